@@ -1,0 +1,1 @@
+"""mmserve: a serving engine for programs over image and video language models."""

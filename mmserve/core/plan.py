@@ -1,0 +1,146 @@
+"""One step on the device, as data: what the planning wing decides and the tensor wing obeys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmserve.core.sampling import SamplingParams
+
+__all__ = [
+    "EncodeItem",
+    "FeatureUse",
+    "ForwardPlan",
+    "PlanRow",
+    "RowSampling",
+    "SampledRow",
+    "SampledTokens",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUse:
+    """Where rows of an encoded item go among the tokens that a row computes.
+
+    Feature rows [feature_start, feature_start + num_tokens) replace the embeddings of tokens
+    [row_start, row_start + num_tokens), counted from the first token computed in this step.
+    """
+
+    digest: bytes
+    feature_start: int
+    row_start: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowSampling:
+    """Everything that choosing one row's next token depends on.
+
+    Args:
+        params: the request's parameters.
+        seed: 64-bit; with `position` keys a counter-based generator, so neighbours do not
+            matter.
+        position: tokens generated before this one.
+        output_ids: int64 [position], tokens generated so far (penalties).
+        prompt_ids: int64 [n], given only if `params.repetition_penalty` is not 1.
+        allowed: uint32 [W] bitmask of allowed tokens, bit t of word t // 32, or None for all.
+        banned_ids: tokens that may not come now (end tokens before `min_new_tokens`).
+    """
+
+    params: SamplingParams
+    seed: int
+    position: int
+    output_ids: NDArray[np.int64]
+    prompt_ids: NDArray[np.int64] | None = None
+    allowed: NDArray[np.uint32] | None = None
+    banned_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanRow:
+    """One sequence in one step.
+
+    Args:
+        sequence_id: whose row it is.
+        start: position of the first token computed; tokens [0, start) already have KV, or an
+            earlier row of the same plan computes it.
+        token_ids: int64 [t], tokens to compute, t >= 1.
+        slots: int64 [start + t], KV slot of every token from 0 on; the last t are written now.
+        features: encoded media that replace embeddings of some of the t tokens.
+        sampling: None while the prompt is not finished; then no token is drawn.
+        logprobs_from: None, or p: report the log-probabilities of the known tokens at positions
+            [max(p, start + 1), start + t], each given all tokens before it. Position start + t is
+            known only if `next_id` is given.
+        next_id: token at position start + t, if the prompt goes on beyond this step.
+    """
+
+    sequence_id: int
+    start: int
+    token_ids: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    features: tuple[FeatureUse, ...] = ()
+    sampling: RowSampling | None = None
+    logprobs_from: int | None = None
+    next_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodeItem:
+    """A picture to encode before the rows run: `inputs` as the model's processor made them."""
+
+    digest: bytes
+    inputs: dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForwardPlan:
+    """One step: free `drop` features, encode, then run the rows together.
+
+    At each layer all rows write their KV before any attends, so a row may read slots that an
+    earlier row of the same plan writes.
+    """
+
+    step: int
+    rows: tuple[PlanRow, ...]
+    encode: tuple[EncodeItem, ...] = ()
+    drop: tuple[bytes, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed by the step."""
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampledRow:
+    """What a row gave.
+
+    Args:
+        sequence_id: whose row it was.
+        token_id: the drawn token, or None if the row drew none.
+        logprob: its log-probability in the model's own distribution, before temperature,
+            penalties and masks.
+        top: the likeliest tokens there, best first, as (token id, log-probability).
+        prompt_logprobs: (position, log-probability, top) of prompt tokens asked for.
+        error: set if this row alone failed; the others are good.
+    """
+
+    sequence_id: int
+    token_id: int | None = None
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    prompt_logprobs: tuple[tuple[int, float, tuple[tuple[int, float], ...]], ...] = ()
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampledTokens:
+    """Result of one plan, rows in the plan's order; times in milliseconds."""
+
+    step: int
+    rows: tuple[SampledRow, ...]
+    encode_ms: float = 0.0
+    forward_ms: float = 0.0

@@ -1,0 +1,115 @@
+"""The seams: what rooms ask of each other, so that each can be replaced in a test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmserve.core.model import ModelInfo
+from mmserve.core.output import Output, PromptReport
+from mmserve.core.plan import ForwardPlan, SampledTokens
+from mmserve.core.request import Request
+
+__all__ = ["Client", "Matcher", "Runner", "Ticket"]
+
+
+class Runner(Protocol):
+    """Carries out one plan on one device. May be slow; never called from two threads."""
+
+    def execute(self, plan: ForwardPlan) -> SampledTokens:
+        """Do the step. Changes: KV store, feature store.
+
+        Raises RunnerFailed if nothing of the step holds.
+        """
+        ...
+
+
+class Matcher(Protocol):
+    """Where one answer stands in its grammar. Mutable; owned by one sequence."""
+
+    def allowed(self) -> NDArray[np.uint32]:
+        """Bitmask uint32 [W] of tokens that may come next; bit t % 32 of word t // 32. Pure."""
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """Move on by one token. Changes: the state. Raises Broken if it was not allowed."""
+        ...
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last `num_tokens` accepted tokens. Changes: the state."""
+        ...
+
+    def forced_tokens(self) -> tuple[int, ...]:
+        """Tokens that are certain to come next, in their canonical form; often empty. Pure."""
+        ...
+
+    def fork(self) -> Matcher:
+        """An independent copy. Pure."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing but an end token may come."""
+        ...
+
+
+class Ticket(Protocol):
+    """A request under way. Safe from any thread; outputs are read once, by one reader."""
+
+    request_id: str
+
+    def report(self, timeout_s: float | None = None) -> PromptReport:
+        """Wait until the request is accepted. Raises the refusal if it is not."""
+        ...
+
+    async def report_async(self) -> PromptReport:
+        """Like `report`, without blocking the event loop."""
+        ...
+
+    def outputs(self) -> Iterator[Output]:
+        """Outputs of all sequences as they come, until each has ended. Raises a refusal first."""
+        ...
+
+    def outputs_async(self) -> AsyncIterator[Output]:
+        """Like `outputs`, without blocking the event loop."""
+        ...
+
+    def cancel(self) -> None:
+        """Abort what still runs; unfinished sequences end with reason "abort". Idempotent."""
+        ...
+
+
+class Client(Protocol):
+    """The engine as surfaces see it; server, language and batch know nothing else of it."""
+
+    @property
+    def model(self) -> ModelInfo:
+        """Facts of the model served."""
+        ...
+
+    def submit(self, request: Request) -> Ticket:
+        """Hand a request in. Never blocks on the model; a refusal is raised by the ticket."""
+        ...
+
+    def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Token ids of template text (control tokens count). Pure."""
+        ...
+
+    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of token ids. Pure."""
+        ...
+
+    def flush_cache(self, timeout_s: float = 0.0) -> bool:
+        """Forget cached KV and features; False if requests still run after `timeout_s`."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """Counters and gauges by Prometheus name, without the `mmserve_` prefix. Pure."""
+        ...
+
+    def drawing(self, room: str) -> str:
+        """A room's state as text a person can read (`radix`, `sched`). Pure."""
+        ...
