@@ -1,0 +1,207 @@
+"""The engine in this process: the loop in a thread behind the `Client` port."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+from mmserve.core import (
+    Broken,
+    EngineConfig,
+    MmserveError,
+    ModelInfo,
+    Output,
+    Part,
+    Request,
+    SamplingParams,
+)
+from mmserve.engine.answer import Answer, collect
+from mmserve.engine.calls import chat_parts, prompt_parts, sampling_of
+from mmserve.engine.intake import Prepared, media_parts
+from mmserve.engine.load import Parts, load_parts
+from mmserve.engine.loop import EngineLoop
+from mmserve.engine.ticket import EngineTicket
+
+__all__ = ["Engine"]
+
+_INTAKE_THREADS = 4
+_FLUSH_POLL_S = 0.02
+
+
+class Engine:
+    """One model on one device, answering from this process. Implements `core.ports.Client`.
+
+    Args:
+        model: a Hugging Face directory, a `.gguf` file, or an embedded name.
+        settings: fields of `EngineConfig`; `sched` and `media` are their own values.
+
+    Safe from any thread. Close it, or use it as a context manager.
+    """
+
+    def __init__(self, model: str = "tabletop", **settings: Any) -> None:  # noqa: ANN401
+        self._open(load_parts(EngineConfig(model=model, **settings)))
+
+    @classmethod
+    def from_config(cls, config: EngineConfig) -> Self:
+        """An engine with every setting given as a value."""
+        return cls.from_parts(load_parts(config))
+
+    @classmethod
+    def from_parts(cls, parts: Parts) -> Self:
+        """An engine from its rooms, already made; tests use it to put a fake runner in."""
+        engine = cls.__new__(cls)
+        engine._open(parts)
+        return engine
+
+    def _open(self, parts: Parts) -> None:
+        self._parts = parts
+        self._loop = EngineLoop(
+            parts.scheduler,
+            parts.runner,
+            parts.plane,
+            model=parts.model,
+            tokenizer=parts.tokenizer,
+            verify_steps=parts.config.verify_steps,
+        )
+        self._text_pool = ThreadPoolExecutor(_INTAKE_THREADS, thread_name_prefix="mmserve-text")
+        self._media_pool = ThreadPoolExecutor(
+            2 * _INTAKE_THREADS, thread_name_prefix="mmserve-intake"
+        )
+        self._close_lock = threading.Lock()
+        self._is_closed = False
+        self._loop.start()
+
+    # --- Client ------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> ModelInfo:
+        """Facts of the model served."""
+        return self._parts.model
+
+    def submit(self, request: Request) -> EngineTicket:
+        """Hand a request in; see `core.ports.Client`."""
+        ticket = EngineTicket(request.request_id, request.sampling.n, self._loop.cancel)
+        pool = self._media_pool if media_parts(request.parts) else self._text_pool
+        if self._is_closed:
+            ticket.refuse(Broken("the engine is closed", hint="make a new engine"))
+        else:
+            pool.submit(self._take_in, request, ticket)
+        return ticket
+
+    def _take_in(self, request: Request, ticket: EngineTicket) -> None:
+        try:
+            prepared: Prepared = self._parts.intake.prepare(request)
+        except MmserveError as error:
+            ticket.refuse(error)
+        except Exception as error:  # noqa: BLE001  (a caller must never wait for ever)
+            ticket.refuse(_as_broken(error))
+        else:
+            self._loop.submit(prepared, ticket)
+
+    def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Token ids of template text; see `core.ports.Client`."""
+        token_ids = self._parts.tokenizer.encode_template(text)
+        bos = self._parts.tokenizer.bos_token_id
+        if add_special_tokens and bos is not None and token_ids[:1] != [bos]:
+            return [bos, *token_ids]
+        return token_ids
+
+    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of token ids; see `core.ports.Client`."""
+        return self._parts.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def flush_cache(self, timeout_s: float = 0.0) -> bool:
+        """Forget cached KV and features; see `core.ports.Client`."""
+        deadline = time.monotonic() + timeout_s
+        while not self._loop.call(self._parts.scheduler.flush).result():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_FLUSH_POLL_S)
+        return True
+
+    def counters(self) -> dict[str, float]:
+        """Counters and gauges by name; see `core.ports.Client`. Raises if the loop has stopped."""
+        if self._loop.failure is not None:
+            raise self._loop.failure
+        return self._parts.counters()
+
+    def drawing(self, room: str) -> str:
+        """A room's state as text; see `core.ports.Client`."""
+        answer: str = self._loop.call(lambda: self._parts.scheduler.drawing(room)).result()
+        return answer
+
+    # --- plain calls -------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        images: object = None,
+        videos: object = None,
+        sampling_params: SamplingParams | Mapping[str, Any] | None = None,
+        stream: bool = False,
+    ) -> Answer | Iterator[Output]:
+        """Answer a prompt in template form; the k-th placeholder takes the k-th picture.
+
+        Returns one `Answer` (with `n` in `sampling_params`, its `texts` has n entries), or with
+        `stream` the outputs as they come. Raises what the request is refused or fails with.
+        """
+        return self._call(prompt_parts(prompt, images, videos), sampling_params, stream=stream)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        sampling_params: SamplingParams | Mapping[str, Any] | None = None,
+        stream: bool = False,
+    ) -> Answer | Iterator[Output]:
+        """Answer messages in OpenAI's form; media may also be paths, bytes or PIL pictures."""
+        return self._call(chat_parts(messages), sampling_params, stream=stream)
+
+    def _call(
+        self,
+        parts: tuple[Part, ...],
+        params: SamplingParams | Mapping[str, Any] | None,
+        *,
+        stream: bool,
+    ) -> Answer | Iterator[Output]:
+        request = Request(
+            request_id=uuid.uuid4().hex, parts=parts, sampling=sampling_of(params)
+        )
+        ticket = self.submit(request)
+        return ticket.outputs() if stream else collect(ticket.outputs())
+
+    # --- life --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop; what is open ends with "abort". Idempotent."""
+        with self._close_lock:
+            self._is_closed = True
+            self._text_pool.shutdown(wait=True)
+            self._media_pool.shutdown(wait=True)
+            self._loop.close()
+            if self._parts.plane is not None:
+                self._parts.plane.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _as_broken(error: Exception) -> Broken:
+    broken = Broken("the request could not be prepared", hint="see the log")
+    broken.__cause__ = error
+    return broken
+

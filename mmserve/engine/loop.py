@@ -1,0 +1,281 @@
+"""The loop: inbox, plan, run, commit, outbox. One thread owns the scheduler and the runner."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mmserve.core import (
+    Aborted,
+    Broken,
+    Finish,
+    ForwardPlan,
+    MmserveError,
+    ModelInfo,
+    Runner,
+    RunnerFailed,
+)
+from mmserve.engine.intake import Prepared
+from mmserve.engine.stream import SequenceStream
+from mmserve.engine.ticket import EngineTicket
+from mmserve.prompt import Tokenizer
+from mmserve.sched import Scheduler, SequenceSpec, SequenceUpdate
+from mmserve.vision import MediaPlane
+
+__all__ = ["EngineLoop", "Pixels"]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """What the media plane has to say about one wanted item."""
+
+    digest: bytes
+    inputs: dict[str, NDArray[Any]] | None
+    error: MmserveError | None
+    decode_ms: float
+    preprocess_ms: float
+
+
+class EngineLoop:
+    """Runs steps until closed. Other threads only put work into its inbox.
+
+    Every accepted sequence gets exactly one end: from the scheduler, from `close`, or, if the
+    loop itself breaks, from `_break`.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        plane: MediaPlane | None,
+        *,
+        model: ModelInfo,
+        tokenizer: Tokenizer,
+        verify_steps: bool = False,
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._plane = plane
+        self._model = model
+        self._tokenizer = tokenizer
+        self._verify_steps = verify_steps
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._streams: dict[int, SequenceStream] = {}
+        self._by_ticket: dict[EngineTicket, list[int]] = {}
+        self._next_id = 0
+        self._is_open = True
+        self._failure: MmserveError | None = None
+        self._thread = threading.Thread(target=self._run, name="mmserve-loop", daemon=True)
+
+    # --- from any thread ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to run steps."""
+        self._thread.start()
+
+    @property
+    def failure(self) -> MmserveError | None:
+        """Why the loop has stopped, or None while it works. Pure."""
+        return self._failure
+
+    def submit(self, prepared: Prepared, ticket: EngineTicket) -> None:
+        """Queue a prepared request. Changes: the inbox."""
+        self._inbox.put(lambda: self._add(prepared, ticket))
+        self._refuse_late(ticket)
+
+    def cancel(self, ticket: EngineTicket) -> None:
+        """Queue the abort of a request. Changes: the inbox."""
+        if not ticket.is_settled:
+            self._inbox.put(lambda: self._abort(ticket))
+
+    def _refuse_late(self, ticket: EngineTicket) -> None:
+        if not self._thread.is_alive():
+            ticket.refuse(self._failure or Aborted("the engine is closed"))
+
+    def call(self, work: Callable[[], Any]) -> Future[Any]:
+        """Run `work` in the loop's thread between two steps. Changes: the inbox."""
+        future: Future[Any] = Future()
+
+        def answer() -> None:
+            try:
+                future.set_result(work())
+            except MmserveError as error:
+                future.set_exception(error)
+
+        if self._thread.is_alive():
+            self._inbox.put(answer)
+        else:
+            future.set_exception(self._failure or Aborted("the engine is closed"))
+        return future
+
+    def close(self) -> None:
+        """Stop after the current step and end what is open with "abort". Idempotent."""
+        if self._thread.is_alive():
+            self._inbox.put(self._stop)
+            self._thread.join()
+
+    # --- the loop's own thread ---------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            has_work = False
+            while self._is_open:
+                self._drain(block=not has_work)
+                has_work = self._is_open and self._step()
+            self._end_all(Finish("abort", error=Aborted("the engine is closing")))
+        except Exception as error:  # noqa: BLE001  (whatever it is, every caller must hear of it)
+            _log.exception("the engine loop has stopped")
+            self._break(error)
+        self._is_open = False
+        self._drain(block=False)
+
+    def _drain(self, *, block: bool) -> None:
+        if block:
+            self._inbox.get()()
+        while True:
+            try:
+                work = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            work()
+
+    def _step(self) -> bool:
+        plan = self._scheduler.plan()
+        self._ask_for_pixels()
+        if plan is None:
+            return False
+        self._publish(self._execute(plan))
+        if self._verify_steps:
+            self._scheduler.verify()
+        return True
+
+    def _execute(self, plan: ForwardPlan) -> tuple[SequenceUpdate, ...]:
+        try:
+            sampled = self._runner.execute(plan)
+        except RunnerFailed as error:
+            _log.exception("step %d failed", plan.step)
+            return self._scheduler.rollback(plan, error)
+        return self._scheduler.commit(sampled)
+
+    def _publish(self, updates: Iterable[SequenceUpdate]) -> None:
+        for update in updates:
+            stream = self._streams.get(update.sequence_id)
+            if stream is None:
+                continue
+            stop = stream.take(update)
+            news = update if stop is None else self._stopped(update, stop)
+            stream.publish(news)
+            if news.finish is not None:
+                self._forget(update.sequence_id, stream.ticket)
+
+    def _stopped(self, update: SequenceUpdate, stop: Finish) -> SequenceUpdate:
+        """The update that ends a sequence whose last token completed a stop text."""
+        if update.finish is None:
+            self._scheduler.finish(update.sequence_id, stop)
+        return replace(update, finish=stop)
+
+    def _forget(self, sequence_id: int, ticket: EngineTicket) -> None:
+        del self._streams[sequence_id]
+        ids = self._by_ticket[ticket]
+        ids.remove(sequence_id)
+        if not ids:
+            del self._by_ticket[ticket]
+
+    def _add(self, prepared: Prepared, ticket: EngineTicket) -> None:
+        if ticket.is_cancelled or not self._is_open:
+            ticket.refuse(self._failure or Aborted("the request was cancelled before it began"))
+            return
+        params = prepared.request.sampling
+        seed = params.seed if params.seed is not None else secrets.randbits(64)
+        added: list[int] = []
+        try:
+            for index in range(params.n):
+                self._add_sequence(prepared, ticket, index, seed + index * _GOLDEN)
+                added.append(self._next_id - 1)
+        except MmserveError as error:
+            for sequence_id in added:
+                self._scheduler.abort(sequence_id)
+                self._forget(sequence_id, ticket)
+            ticket.refuse(error)
+            return
+        ticket.accept(prepared.report)
+
+    def _add_sequence(
+        self, prepared: Prepared, ticket: EngineTicket, index: int, seed: int
+    ) -> None:
+        sequence_id, self._next_id = self._next_id, self._next_id + 1
+        request = prepared.request
+        spec = SequenceSpec(
+            sequence_id=sequence_id,
+            prompt=prepared.prompt,
+            sampling=request.sampling,
+            seed=seed % 2**64,
+            eos_token_ids=self._model.eos_token_ids,
+            client=request.client,
+            priority=request.priority,
+            matcher=prepared.new_matcher() if prepared.new_matcher is not None else None,
+        )
+        self._scheduler.add(spec)
+        self._streams[sequence_id] = SequenceStream(ticket, index, prepared, self._tokenizer)
+        self._by_ticket.setdefault(ticket, []).append(sequence_id)
+
+    def _abort(self, ticket: EngineTicket) -> None:
+        for sequence_id in tuple(self._by_ticket.get(ticket, ())):
+            update = self._scheduler.abort(sequence_id)
+            if update is not None:
+                self._publish((update,))
+
+    # --- pixels ------------------------------------------------------------------------------
+
+    def _ask_for_pixels(self) -> None:
+        wanted = set(self._scheduler.wanted())
+        if not wanted or self._plane is None:
+            return
+        items = {}
+        for stream in self._streams.values():
+            for digest in wanted & stream.prepared.items.keys():
+                items[digest] = stream.prepared.items[digest]
+        inbox = self._inbox
+        self._plane.request_pixels(
+            tuple(items.values()),
+            lambda *news: inbox.put(lambda: self._take_pixels(Pixels(*news))),
+        )
+
+    def _take_pixels(self, pixels: Pixels) -> None:
+        item = None
+        for stream in self._streams.values():
+            item = stream.prepared.items.get(pixels.digest, item)
+            if pixels.digest in stream.prepared.items:
+                stream.prepared.media_ms.decode += pixels.decode_ms
+                stream.prepared.media_ms.preprocess += pixels.preprocess_ms
+        if pixels.inputs is not None and item is not None:
+            self._scheduler.provide(pixels.digest, pixels.inputs, num_patches=item.num_patches)
+        else:
+            error = pixels.error or Aborted("nobody needs the picture any more")
+            self._publish(self._scheduler.refuse(pixels.digest, error))
+
+    # --- ends --------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        self._is_open = False
+
+    def _end_all(self, finish: Finish) -> None:
+        for sequence_id, stream in tuple(self._streams.items()):
+            stream.abandon(finish)
+            self._forget(sequence_id, stream.ticket)
+
+    def _break(self, error: Exception) -> None:
+        failure = error if isinstance(error, MmserveError) else Broken("the engine has stopped")
+        self._failure = failure
+        self._end_all(Finish("error", error=failure))

@@ -1,0 +1,140 @@
+"""One sequence's way from updates of the scheduler to outputs of its ticket."""
+
+from __future__ import annotations
+
+import time
+
+from mmserve.core import Finish, Output, SamplingParams, Timing, TokenLogprob, Usage
+from mmserve.engine.intake import Prepared
+from mmserve.engine.ticket import EngineTicket
+from mmserve.prompt import Detokenizer, Tokenizer
+from mmserve.sched import SequenceUpdate
+
+__all__ = ["SequenceStream"]
+
+
+class SequenceStream:
+    """Turns one sequence's tokens into text that can no longer change, and hands it over.
+
+    Owned by the loop; not safe from other threads.
+    """
+
+    def __init__(
+        self, ticket: EngineTicket, index: int, prepared: Prepared, tokenizer: Tokenizer
+    ) -> None:
+        self.ticket = ticket
+        self.prepared = prepared
+        self._index = index
+        self._tokenizer = tokenizer
+        self._params: SamplingParams = prepared.request.sampling
+        self._text = Detokenizer(
+            tokenizer,
+            stop=self._params.stop,
+            skip_special_tokens=self._params.skip_special_tokens,
+            no_stop_trim=self._params.no_stop_trim,
+        )
+        self._scores: dict[int, TokenLogprob] = {}
+        self._first_token_at: float | None = None
+        self._num_tokens = 0
+        self._pending = ""
+
+    def take(self, update: SequenceUpdate) -> Finish | None:
+        """Take in the update's token; the finish if its text completes a stop text.
+
+        Changes: the text. Must be called once for every update, before `publish`.
+        """
+        for position, logprob, top in update.prompt_logprobs:
+            token_id = int(self.prepared.prompt.token_ids[position])
+            self._scores[position] = self._entry(token_id, logprob, top)
+        if update.token_id is None or self._params.max_new_tokens == 0:
+            return None
+        if self._first_token_at is None:
+            self._first_token_at = time.monotonic()
+        self._num_tokens += 1
+        if self._is_end_token(update):
+            return None
+        self._pending = self._text.push(update.token_id)
+        if self._text.match is None or self._num_tokens < self._params.min_new_tokens:
+            return None
+        return Finish("stop", matched=self._text.match)
+
+    def _is_end_token(self, update: SequenceUpdate) -> bool:
+        finish = update.finish
+        is_matched = finish is not None and finish.matched == update.token_id
+        return is_matched and not self._params.no_stop_trim
+
+    def publish(self, update: SequenceUpdate) -> None:
+        """Hand the update's news to the ticket. Changes: the ticket."""
+        text, self._pending = self._pending, ""
+        if update.finish is not None:
+            text += self._text.flush()
+        is_silent = update.token_id is None and update.finish is None
+        if is_silent:
+            return
+        is_answer = update.token_id is not None and self._params.max_new_tokens != 0
+        self.ticket.put(
+            Output(
+                request_id=self.ticket.request_id,
+                index=self._index,
+                text=text,
+                token_ids=(update.token_id,) if is_answer and update.token_id is not None else (),
+                usage=update.usage,
+                logprobs=self._token_logprobs(update),
+                prompt_logprobs=self._prompt_logprobs(),
+                finish=update.finish,
+                timing=self._timing(update) if update.finish is not None else None,
+            )
+        )
+
+    def abandon(self, finish: Finish) -> None:
+        """End the sequence without an update of the scheduler. Changes: the ticket."""
+        usage = Usage(prompt_tokens=self.prepared.prompt.num_tokens)
+        output = Output(self.ticket.request_id, self._index, "", (), usage, finish=finish)
+        self.ticket.put(output)
+
+    def _token_logprobs(self, update: SequenceUpdate) -> tuple[TokenLogprob, ...]:
+        if not self._params.return_logprobs or update.token_id is None:
+            return ()
+        return (self._entry(update.token_id, update.logprob, update.top),)
+
+    def _entry(
+        self, token_id: int, logprob: float | None, top: tuple[tuple[int, float], ...]
+    ) -> TokenLogprob:
+        piece = self._tokenizer.piece
+        named = tuple((other, value, piece(other)) for other, value in top)
+        return TokenLogprob(token_id, logprob, piece(token_id), named)
+
+    def _prompt_logprobs(self) -> tuple[TokenLogprob, ...] | None:
+        start = self._params.prompt_logprobs_from
+        if start is None or self._scores is _REPORTED:
+            return None
+        prompt = self.prepared.prompt
+        is_media = {
+            position for span in prompt.spans for position in range(span.start, span.end)
+        }
+        entries = []
+        for position in range(start, prompt.num_tokens):
+            token_id = int(prompt.token_ids[position])
+            entry = None if position in is_media else self._scores.get(position)
+            entries.append(entry or self._entry(token_id, None, ()))
+        self._scores = _REPORTED
+        return tuple(entries)
+
+    def _timing(self, update: SequenceUpdate) -> Timing:
+        now, start = time.monotonic(), self.ticket.created_at
+        first = self._first_token_at
+        media = self.prepared.media_ms
+        return Timing(
+            fetch=self.prepared.fetch_ms,
+            decode=media.decode,
+            preprocess=media.preprocess,
+            encode=update.encode_ms,
+            queue=update.queue_ms,
+            prefill=update.prefill_ms,
+            decode_text=(now - first) * 1e3 if first is not None else 0.0,
+            first_token=(first - start) * 1e3 if first is not None else 0.0,
+            total=(now - start) * 1e3,
+        )
+
+
+_REPORTED: dict[int, TokenLogprob] = {}
