@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from mmserve.core.sampling import SamplingParams
+
+if TYPE_CHECKING:  # keeps the start of the command line and the language light
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
     "EncodeItem",
@@ -72,9 +73,11 @@ class PlanRow:
         features: encoded media that replace embeddings of some of the t tokens.
         sampling: None while the prompt is not finished; then no token is drawn.
         logprobs_from: None, or p: report the log-probabilities of the known tokens at positions
-            [max(p, start + 1), start + t], each given all tokens before it. Position start + t is
-            known only if `next_id` is given.
+            [max(p, start + 1), start + t], each given all tokens before it. Position start + t
+            is known only if `next_id` is given.
         next_id: token at position start + t, if the prompt goes on beyond this step.
+        num_prompt_top: likeliest tokens reported beside each log-probability that
+            `logprobs_from` asks for.
     """
 
     sequence_id: int
@@ -85,6 +88,7 @@ class PlanRow:
     sampling: RowSampling | None = None
     logprobs_from: int | None = None
     next_id: int | None = None
+    num_prompt_top: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol
 
 from mmserve.core.model import ModelInfo
 from mmserve.core.output import Output, PromptReport
 from mmserve.core.plan import ForwardPlan, SampledTokens
 from mmserve.core.request import Request
+
+if TYPE_CHECKING:  # keeps the start of the command line and the language light
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Client", "Matcher", "Runner", "Ticket"]
 
@@ -70,7 +71,7 @@ class Ticket(Protocol):
         ...
 
     def outputs(self) -> Iterator[Output]:
-        """Outputs of all sequences as they come, until each has ended. Raises a refusal first."""
+        """Outputs of all sequences as they come, until each has ended. Raises a refusal."""
         ...
 
     def outputs_async(self) -> AsyncIterator[Output]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # keeps the start of the command line and the language light
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 __all__ = ["MediaSpan", "Prompt"]
 

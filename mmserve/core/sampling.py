@@ -1,4 +1,4 @@
-"""Sampling parameters, declared once; HTTP schema, flags and language arguments derive from here."""
+"""Sampling parameters, declared once; HTTP fields and language arguments derive from here."""
 
 from __future__ import annotations
 

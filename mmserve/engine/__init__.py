@@ -1,7 +1,7 @@
 """The loop: inbox, plan, run, commit, outbox; and the door where the two wings meet.
 
-Owns every request that is under way. `Engine` is the `Client` port in this process; `cli`, tests
-and user programs make it, while server, language and batch see only the port.
+Owns every request that is under way. `Engine` is the `Client` port in this process; `cli`,
+tests and user programs make it, while server, language and batch see only the port.
 
     submit -> Intake (worker threads) -> inbox -> EngineLoop (one thread) -> ticket -> reader
                  headers, template,        plan -> runner -> commit -> text

@@ -34,7 +34,7 @@ class Answer:
 
 
 def collect(outputs: Iterable[Output]) -> Answer:
-    """Gather outputs until the request has ended. Raises the error that a sequence ended with."""
+    """Gather outputs until the request has ended. Raises what a sequence ended with."""
     news: dict[int, list[Output]] = {}
     for output in outputs:
         if output.finish is not None and output.finish.error is not None:

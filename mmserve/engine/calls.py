@@ -16,7 +16,6 @@ from mmserve.core import (
     MediaSource,
     Part,
     PathSource,
-    RawPart,
     SamplingParams,
     TextPart,
     TokensPart,
@@ -24,7 +23,7 @@ from mmserve.core import (
     UrlSource,
     VideoPart,
 )
-from mmserve.prompt import split_placeholders
+from mmserve.prompt import IMAGE_SPELLINGS, split_placeholders
 
 __all__ = ["chat_parts", "prompt_parts", "sampling_of", "source_of"]
 
@@ -32,7 +31,7 @@ _SCHEMES = ("http:", "https:", "data:", "file:")
 
 
 def source_of(media: object) -> MediaSource:
-    """Where a picture or clip comes from: path, URL, bytes, file object, PIL picture, or frames.
+    """Where a picture or clip comes from: path, URL, bytes, file object, or PIL picture.
 
     Raises BadRequest for anything else.
     """
@@ -40,10 +39,8 @@ def source_of(media: object) -> MediaSource:
         return media
     if isinstance(media, bytes):
         return BytesSource(media)
-    if isinstance(media, str) and media.lower().startswith(_SCHEMES):
-        return UrlSource(media)
     if isinstance(media, str | os.PathLike):
-        return PathSource(os.fspath(cast("str | os.PathLike[str]", media)))
+        return _named_source(os.fspath(cast("str | os.PathLike[str]", media)))
     if hasattr(media, "read"):
         return BytesSource(media.read())
     if hasattr(media, "save"):
@@ -55,19 +52,27 @@ def source_of(media: object) -> MediaSource:
     raise BadRequest(f"a {kind} is no picture", field="images", reason="type", hint=hint)
 
 
+def _named_source(name: str) -> MediaSource:
+    is_url = name.lower().startswith(_SCHEMES)
+    return UrlSource(name) if is_url else PathSource(name)
+
+
 def prompt_parts(
     prompt: str | Sequence[int], images: object = None, videos: object = None
 ) -> tuple[Part, ...]:
-    """A prompt in template form; the k-th placeholder in it takes the k-th picture. Pure."""
+    """A prompt in template form; the k-th placeholder in it takes the k-th picture.
+
+    Media stand before a prompt of token ids. Pure.
+    """
     pictures = tuple(ImagePart(source_of(item)) for item in _listed(images))
     clips = tuple(
         item if isinstance(item, VideoPart) else VideoPart(source_of(item))
         for item in _listed(videos)
     )
     if isinstance(prompt, str):
-        if pictures or clips:
-            return split_placeholders(prompt, pictures, clips)
-        return (RawPart(prompt),)
+        return split_placeholders(prompt, IMAGE_SPELLINGS, pictures, clips)
+    if pictures or clips:
+        return (*pictures, *clips, TokensPart(tuple(prompt)))
     return (TokensPart(tuple(prompt)),)
 
 
@@ -112,7 +117,7 @@ def _content_part(part: Mapping[str, Any]) -> TextPart | ImagePart | VideoPart:
 
 
 def sampling_of(values: SamplingParams | Mapping[str, Any] | None) -> SamplingParams:
-    """Sampling parameters from a mapping of their names. Raises BadRequest for unknown names."""
+    """Sampling parameters from a mapping. Raises BadRequest for names it does not know."""
     if values is None:
         return SamplingParams()
     if isinstance(values, SamplingParams):
@@ -128,4 +133,3 @@ def sampling_of(values: SamplingParams | Mapping[str, Any] | None) -> SamplingPa
         if value is not None:
             named[name] = tuple(value) if isinstance(value, list | tuple) else (value,)
     return SamplingParams(**named)
-

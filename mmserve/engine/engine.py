@@ -22,10 +22,11 @@ from mmserve.core import (
 )
 from mmserve.engine.answer import Answer, collect
 from mmserve.engine.calls import chat_parts, prompt_parts, sampling_of
-from mmserve.engine.intake import Prepared, media_parts
+from mmserve.engine.intake import Prepared
 from mmserve.engine.load import Parts, load_parts
 from mmserve.engine.loop import EngineLoop
 from mmserve.engine.ticket import EngineTicket
+from mmserve.prompt import media_parts
 
 __all__ = ["Engine"]
 
@@ -86,7 +87,8 @@ class Engine:
     def submit(self, request: Request) -> EngineTicket:
         """Hand a request in; see `core.ports.Client`."""
         ticket = EngineTicket(request.request_id, request.sampling.n, self._loop.cancel)
-        pool = self._media_pool if media_parts(request.parts) else self._text_pool
+        has_media = next(media_parts(request.parts), None) is not None
+        pool = self._media_pool if has_media else self._text_pool
         if self._is_closed:
             ticket.refuse(Broken("the engine is closed", hint="make a new engine"))
         else:
@@ -125,7 +127,7 @@ class Engine:
         return True
 
     def counters(self) -> dict[str, float]:
-        """Counters and gauges by name; see `core.ports.Client`. Raises if the loop has stopped."""
+        """Counters and gauges by name; raises if the loop has stopped. See `Client`."""
         if self._loop.failure is not None:
             raise self._loop.failure
         return self._parts.counters()
@@ -204,4 +206,3 @@ def _as_broken(error: Exception) -> Broken:
     broken = Broken("the request could not be prepared", hint="see the log")
     broken.__cause__ = error
     return broken
-

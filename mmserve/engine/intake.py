@@ -1,4 +1,4 @@
-"""From a request to a prompt: media headers, template, limits, grammar. Runs in worker threads."""
+"""From a request to a prompt: media headers, template, limits, grammar; in worker threads."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ from mmserve.core import (
     BadRequest,
     ContextTooLong,
     FrameReport,
-    ImagePart,
     Matcher,
     ModelInfo,
-    Part,
     Prompt,
     PromptReport,
     Request,
-    Turn,
-    VideoPart,
     check_sampling,
 )
-from mmserve.prompt import PromptBuilder
+from mmserve.prompt import PromptBuilder, media_parts
 from mmserve.vision import MediaItem, MediaPlane, ResolvedMedia
 
-__all__ = ["Intake", "MediaTimes", "Prepared", "media_parts"]
+__all__ = ["Intake", "MediaTimes", "Prepared"]
 
 
 @dataclass(slots=True)
@@ -51,15 +47,6 @@ class Prepared:
     def report(self) -> PromptReport:
         """What the caller may know as soon as the request is accepted. Pure."""
         return PromptReport(tuple(self.prompt.token_ids.tolist()), self.clips)
-
-
-def media_parts(parts: tuple[Part, ...]) -> tuple[ImagePart | VideoPart, ...]:
-    """The pictures and clips of a request, in order of appearance. Pure."""
-    found: list[ImagePart | VideoPart] = []
-    for part in parts:
-        inner = part.parts if isinstance(part, Turn) else (part,)
-        found += [p for p in inner if isinstance(p, ImagePart | VideoPart)]
-    return tuple(found)
 
 
 class Intake:
@@ -104,13 +91,18 @@ class Intake:
         )
 
     def _resolve(self, request: Request) -> tuple[ResolvedMedia, ...]:
-        parts = media_parts(request.parts)
+        parts = tuple(media_parts(request.parts))
         if not parts:
             return ()
         if self._plane is None:
-            message = f"model {self._model.name} takes text only, the request has {len(parts)} media"
+            message = (
+                f"model {self._model.name} takes text only, the request has {len(parts)} media"
+            )
             raise BadRequest(
-                message, field="messages", reason="media", hint="serve a model that sees pictures"
+                message,
+                field="messages",
+                reason="media",
+                hint="serve a model that sees pictures",
             )
         plane = self._plane
         return tuple(
@@ -136,5 +128,7 @@ class Intake:
             )
         start = request.sampling.prompt_logprobs_from
         if start is not None and start > prompt.num_tokens:
-            message = f"log-probabilities from {start}, the prompt has {prompt.num_tokens} tokens"
+            message = (
+                f"log-probabilities from {start}, the prompt has {prompt.num_tokens} tokens"
+            )
             raise BadRequest(message, field="logprob_start_len", reason="range")

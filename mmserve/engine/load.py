@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from mmserve.constrained import GrammarCompiler
 from mmserve.core import EngineConfig, MissingExtra, ModelInfo, Runner, UnsupportedModel
 from mmserve.engine.counters import engine_counters
 from mmserve.engine.intake import Intake
-from mmserve.prompt import PromptBuilder, Tokenizer, load_template, load_tokenizer
+from mmserve.prompt import PromptBuilder, Tokenizer, load_chat_template, load_tokenizer
 from mmserve.runner import load_model
 from mmserve.sched import Scheduler
 from mmserve.vision import MediaPlane, load_processor
@@ -35,14 +34,15 @@ class Parts:
 
     def counters(self) -> dict[str, float]:
         """Counters and gauges of all rooms by name. Pure."""
-        return engine_counters(self.scheduler, self.plane)
+        media = None if self.plane is None else self.plane.counters()
+        return engine_counters(self.scheduler.counts(), media)
 
 
 def locate_model(name: str) -> Path:
     """The directory or `.gguf` file of a model.
 
-    Raises MissingExtra for an embedded name whose package is absent, UnsupportedModel if there is
-    nothing at the path.
+    Raises MissingExtra for an embedded name whose package is absent, UnsupportedModel if there
+    is nothing at the path.
     """
     if name == "tabletop":
         return Path(str(importlib.resources.files("mmserve") / "assets" / "tabletop"))
@@ -52,7 +52,7 @@ def locate_model(name: str) -> Path:
     if not path.exists():
         raise UnsupportedModel(
             f"no model at {name!r}",
-            hint=f"give a Hugging Face directory, a .gguf file, or one of {', '.join(EMBEDDED)}",
+            hint=f"a Hugging Face directory, a .gguf file, or one of {', '.join(EMBEDDED)}",
         )
     return path
 
@@ -89,14 +89,20 @@ def join_parts(
     plane = None
     if model.has_images:
         plane = MediaPlane(
-            config.media, load_processor(path, model_config), model_fingerprint=model.fingerprint
+            config.media,
+            load_processor(path, model_config),
+            model_fingerprint=model.fingerprint,
         )
     builder = PromptBuilder(
-        tokenizer, load_template(path, tokenizer), image_token_id=model.image_token_id
+        tokenizer, load_chat_template(path, tokenizer), image_token_id=model.image_token_id
     )
-    pieces = [tokenizer.piece(token_id) for token_id in range(tokenizer.vocab_size)]
     grammars = GrammarCompiler(
-        pieces, model.eos_token_ids, model.vocab_size, cache_bytes=config.grammar_cache_bytes
+        tokenizer.pieces,
+        eos_token_ids=model.eos_token_ids,
+        vocab_size=model.vocab_size,
+        special_ids=tokenizer.special_ids,
+        encode=tokenizer.encode_plain,
+        cache_bytes=config.grammar_cache_bytes,
     )
     scheduler = Scheduler(
         config.sched,
@@ -113,5 +119,3 @@ def join_parts(
         intake=Intake(model, builder, grammars, plane),
         tokenizer=tokenizer,
     )
-
-

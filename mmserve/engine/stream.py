@@ -53,10 +53,10 @@ class SequenceStream:
         self._num_tokens += 1
         if self._is_end_token(update):
             return None
-        self._pending = self._text.push(update.token_id)
-        if self._text.match is None or self._num_tokens < self._params.min_new_tokens:
-            return None
-        return Finish("stop", matched=self._text.match)
+        may_stop = self._num_tokens >= self._params.min_new_tokens
+        self._pending = self._text.push(update.token_id, may_stop=may_stop)
+        match = self._text.match
+        return None if match is None else Finish("stop", matched=match)
 
     def _is_end_token(self, update: SequenceUpdate) -> bool:
         finish = update.finish
@@ -71,13 +71,14 @@ class SequenceStream:
         is_silent = update.token_id is None and update.finish is None
         if is_silent:
             return
-        is_answer = update.token_id is not None and self._params.max_new_tokens != 0
+        is_answer = self._params.max_new_tokens != 0
+        tokens = () if update.token_id is None or not is_answer else (update.token_id,)
         self.ticket.put(
             Output(
                 request_id=self.ticket.request_id,
                 index=self._index,
                 text=text,
-                token_ids=(update.token_id,) if is_answer and update.token_id is not None else (),
+                token_ids=tokens,
                 usage=update.usage,
                 logprobs=self._token_logprobs(update),
                 prompt_logprobs=self._prompt_logprobs(),

@@ -16,8 +16,8 @@ __all__ = ["EngineTicket"]
 class EngineTicket:
     """Implements `core.ports.Ticket`; the engine writes, one reader reads.
 
-    Everything that the engine says goes through `accept`, `refuse` and `put`, each safe from any
-    thread. After the last sequence has ended, nothing more is said.
+    Everything that the engine says goes through `accept`, `refuse` and `put`, each safe from
+    any thread. After the last sequence has ended, nothing more is said.
     """
 
     def __init__(
@@ -134,7 +134,9 @@ class EngineTicket:
         if self._refusal is not None:
             raise self._refusal
         if self._report is None:
-            raise CallTimeout(f"request {self.request_id} is not decided yet", field="timeout_s")
+            raise CallTimeout(
+                f"request {self.request_id} is not decided yet", field="timeout_s"
+            )
         return self._report
 
     def _has_news(self) -> bool:

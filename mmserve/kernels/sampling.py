@@ -1,0 +1,218 @@
+"""Choosing each row's next token, so that a row's choice depends on nothing but the row.
+
+    raw logits -> (log-probabilities reported) -> penalties, bias, bans, mask -> temperature
+    -> top-k -> top-p of what is left -> min-p -> draw by a number that hashes (seed, position)
+
+Everything before the draw keeps ties in favour of the lowest id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmserve.core import RowSampling, SamplingParams
+
+__all__ = ["Drawn", "sample", "top_of", "uniform_of"]
+
+_MASK64 = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_NUM_PEAKS = 128
+"""Likeliest tokens looked at before a whole row is sorted for top-k and top-p."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A row's choice. `fault` says why there is none; `logprob` and `top` only if asked for."""
+
+    token_id: int | None = None
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    fault: str | None = None
+
+
+def uniform_of(seed: int, position: int) -> float:
+    """A number in [0, 1) that is a hash of (seed, position). Pure.
+
+    Source: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), applied twice.
+    """
+    state = _mixed(_mixed(seed & _MASK64) + _GOLDEN * (position + 1))
+    return (state >> 11) * 2.0**-53
+
+
+def _mixed(state: int) -> int:
+    state = (state + _GOLDEN) & _MASK64
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return state ^ (state >> 31)
+
+
+def top_of(logprobs: Tensor, num_top: int) -> tuple[tuple[int, float], ...]:
+    """The `num_top` likeliest of [V] float32, best first, equal ones by lower id. Pure."""
+    if num_top == 0:
+        return ()
+    values, ids = torch.topk(logprobs, min(num_top, len(logprobs)))
+    pairs = zip(ids.tolist(), values.tolist(), strict=True)
+    return tuple(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
+
+
+def sample(logits: Tensor, rows: Sequence[RowSampling]) -> list[Drawn]:
+    """Choose the next token of each row.
+
+    Args:
+        logits: [R, V] float32. Changes: overwritten.
+        rows: how each row chooses.
+
+    Returns:
+        R choices. A row with a logit that is not a number, or with nothing allowed, has a fault
+        and no token; the others are not affected.
+    """
+    peaks = logits.amax(dim=1)
+    faults = ["" if ok else "its logits are not finite" for ok in peaks.isfinite().tolist()]
+    reports = [_Report.of(logits[i], row) for i, row in enumerate(rows)]
+    for i, row in enumerate(rows):
+        _edit(logits[i], row)
+    _mask(logits, rows)
+    peaks = logits.amax(dim=1)
+    for i, peak in enumerate(peaks.tolist()):
+        if peak == -np.inf and not faults[i]:
+            faults[i] = "no token is allowed"
+    chosen = _choose(logits, peaks, rows, [not fault for fault in faults])
+    return [
+        Drawn(fault=fault) if fault else report.drawn(int(token_id))
+        for fault, report, token_id in zip(faults, reports, chosen, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Report:
+    """What a row tells of the model's own distribution; empty if it was not asked."""
+
+    logprobs: Tensor | None
+    num_top: int
+
+    @classmethod
+    def of(cls, logits: Tensor, row: RowSampling) -> _Report:
+        params = row.params
+        if not (params.return_logprobs or params.top_logprobs):
+            return cls(None, 0)
+        return cls(torch.log_softmax(logits, dim=0), params.top_logprobs)
+
+    def drawn(self, token_id: int) -> Drawn:
+        if self.logprobs is None:
+            return Drawn(token_id)
+        logprob = float(self.logprobs[token_id])
+        return Drawn(token_id, logprob, top_of(self.logprobs, self.num_top))
+
+
+def _edit(logits: Tensor, row: RowSampling) -> None:
+    """Penalties, bias and bans of one row. Changes: `logits` [V]."""
+    params = row.params
+    if params.repetition_penalty != 1.0:
+        _repeat(logits, row)
+    if len(row.output_ids) and (params.frequency_penalty or params.presence_penalty):
+        ids, counts = np.unique(row.output_ids, return_counts=True)
+        cost = counts * params.frequency_penalty + params.presence_penalty
+        logits[torch.from_numpy(ids)] -= torch.from_numpy(cost).to(logits)
+    if params.logit_bias:
+        places, values = zip(*params.logit_bias, strict=True)
+        added = torch.tensor(values, dtype=logits.dtype, device=logits.device)
+        logits.index_add_(0, torch.tensor(places, device=logits.device), added)
+    if row.banned_ids:
+        logits[list(row.banned_ids)] = -torch.inf
+
+
+def _repeat(logits: Tensor, row: RowSampling) -> None:
+    """Divide positive and multiply negative logits of tokens seen. Changes: `logits`."""
+    prompt = row.prompt_ids if row.prompt_ids is not None else row.output_ids[:0]
+    seen = np.unique(np.concatenate([prompt, row.output_ids]))
+    ids = torch.from_numpy(seen[(seen >= 0) & (seen < len(logits))])
+    old = logits[ids]
+    penalty = row.params.repetition_penalty
+    logits[ids] = torch.where(old > 0, old / penalty, old * penalty)
+
+
+def _mask(logits: Tensor, rows: Sequence[RowSampling]) -> None:
+    """Forbid what the rows' bitmasks leave out. Changes: `logits`."""
+    masked = [i for i, row in enumerate(rows) if row.allowed is not None]
+    if not masked:
+        return
+    num_words = -(-logits.shape[1] // 32)
+    words = np.zeros((len(masked), num_words), dtype="<u4")
+    for place, i in enumerate(masked):
+        allowed = rows[i].allowed
+        if allowed is not None:
+            words[place, : len(allowed)] = allowed[:num_words]
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+    forbidden = torch.from_numpy(bits[:, : logits.shape[1]] == 0).to(logits.device)
+    index = torch.tensor(masked, device=logits.device)
+    logits[index] = logits[index].masked_fill_(forbidden, -torch.inf)
+
+
+def _choose(
+    logits: Tensor, peaks: Tensor, rows: Sequence[RowSampling], usable: list[bool]
+) -> list[int]:
+    """Greedy rows take the lowest id of the highest logit, the others draw. Pure."""
+    chosen: list[int] = logits.argmax(dim=1).tolist()
+    drawn = [i for i, row in enumerate(rows) if usable[i] and row.params.temperature > 0]
+    if drawn:
+        index = torch.tensor(drawn, device=logits.device)
+        picked = [rows[i] for i in drawn]
+        warmth = torch.tensor([row.params.temperature for row in picked]).to(logits)
+        weights = (logits[index] - peaks[index, None]).div_(warmth[:, None]).exp_()
+        _truncate(weights, [row.params for row in picked])
+        numbers = [uniform_of(row.seed, row.position) for row in picked]
+        for i, token_id in zip(drawn, _draw(weights, numbers), strict=True):
+            chosen[i] = token_id
+    return chosen
+
+
+def _truncate(weights: Tensor, params: Sequence[SamplingParams]) -> None:
+    """Zero what top-k, top-p and min-p drop. Changes: `weights` [S, V], whose maxima are 1."""
+    vocab_size = weights.shape[1]
+    rows = [i for i, p in enumerate(params) if 0 < p.top_k < vocab_size or p.top_p < 1.0]
+    if rows:
+        index = torch.tensor(rows, device=weights.device)
+        totals = weights[index].sum(dim=1, dtype=torch.float64)
+        peaks = torch.topk(weights[index], min(_NUM_PEAKS, vocab_size), dim=1).values
+        for place, i in enumerate(rows):
+            _keep_likeliest(weights[i], peaks[place], float(totals[place]), params[i])
+    for i, p in enumerate(params):
+        if p.min_p > 0:
+            weights[i].masked_fill_(weights[i] < p.min_p, 0.0)
+
+
+def _keep_likeliest(row: Tensor, peaks: Tensor, total: float, params: SamplingParams) -> None:
+    """Keep the top-k, and of these the fewest that sum to top-p. Changes: `row` [V].
+
+    `peaks` are the largest weights, descending; the whole row is sorted only if they do not do.
+    """
+    vocab_size = len(row)
+    limit = min(params.top_k, vocab_size) if params.top_k > 0 else vocab_size
+    reach = float(peaks.sum(dtype=torch.float64))
+    if limit > len(peaks) and (limit < vocab_size or reach < params.top_p * total):
+        peaks = row.sort(descending=True).values
+    sums = peaks[:limit].cumsum(0, dtype=torch.float64)
+    whole = total if limit == vocab_size else float(sums[-1])
+    count = min(int((sums < params.top_p * whole).sum()) + 1, len(sums))
+    edge = peaks[count - 1]
+    num_above = int((peaks[:count] > edge).sum())
+    equal = (row == edge).nonzero().squeeze(1)
+    row.masked_fill_(row < edge, 0.0)
+    row[equal[count - num_above :]] = 0.0
+
+
+def _draw(weights: Tensor, numbers: Sequence[float]) -> list[int]:
+    """Inverse of the cumulative distribution at each number, ids in order. Pure."""
+    sums = weights.cumsum(dim=1, dtype=torch.float64)
+    totals = sums[:, -1:]
+    targets = (
+        torch.tensor(numbers, dtype=torch.float64, device=weights.device)[:, None] * totals
+    )
+    found = torch.searchsorted(sums, targets, right=True)
+    last = (sums < totals).sum(dim=1, keepdim=True)
+    return torch.minimum(found, last).squeeze(1).tolist()

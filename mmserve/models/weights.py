@@ -1,0 +1,164 @@
+"""Reading checkpoints: one canonical name per tensor, whatever the file calls it.
+
+    file's name                                            canonical name
+    model.layers.0.…            language_model.model.…     text.layers.0.…
+    model.language_model.…      lm_head.weight             text.… ; lm_head.weight
+    vision_tower.vision_model.… model.vision_tower.…       vision.…
+    multi_modal_projector.…     model.multi_modal_…        projector.…
+
+Older and newer releases of transformers spell them differently; all are accepted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from mmserve.core import ModelRefused, WeightMismatch
+from mmserve.kernels import Linear
+
+__all__ = ["SafetensorsSource", "TensorSource", "Weights", "canonical_name"]
+
+_RENAMES = (
+    (re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
+    (re.compile(r"^(model\.)?language_model\.(model\.)?"), "text."),
+    (re.compile(r"^(model\.)?vision_tower\.(vision_model\.)?"), "vision."),
+    (re.compile(r"^(model\.)?multi_modal_projector\."), "projector."),
+    (re.compile(r"^lm_head\."), "lm_head."),
+    (re.compile(r"^(model\.)?"), "text."),
+)
+_DERIVED = re.compile(r"(rotary_emb\.inv_freq|position_ids)$")
+
+
+def canonical_name(name: str) -> str:
+    """The one name a tensor has here. Pure."""
+    for pattern, prefix in _RENAMES:
+        match = pattern.match(name)
+        if match:
+            return prefix + name[match.end() :]
+    return name
+
+
+class TensorSource(Protocol):
+    """Where tensors come from, by canonical name."""
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The file's own spelling of each canonical name."""
+        ...
+
+    def read(self, name: str) -> Tensor:
+        """The tensor of a canonical name. Pure."""
+        ...
+
+
+class SafetensorsSource:
+    """Tensors of a Hugging Face directory, in one file or in shards.
+
+    Raises:
+        ModelRefused: no weights are there, or an index names a file that is not.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._files: dict[str, Path] = {}
+        self._names: dict[str, str] = {}
+        for path in weight_files(directory):
+            with safe_open(path, framework="pt") as file:
+                for own in file.keys():  # noqa: SIM118 - not a mapping
+                    name = canonical_name(own)
+                    self._names[name] = own
+                    self._files[name] = path
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """See `TensorSource`."""
+        return self._names
+
+    def read(self, name: str) -> Tensor:
+        """See `TensorSource`."""
+        with safe_open(self._files[name], framework="pt") as file:
+            return file.get_tensor(self._names[name])
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The safetensors files of a checkpoint, in order. Raises ModelRefused. Pure."""
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        files = [directory / name for name in names]
+    else:
+        files = sorted(directory.glob("*.safetensors"))
+    missing = [path.name for path in files if not path.is_file()]
+    if missing or not files:
+        what = f"weight file {missing[0]}" if missing else "a .safetensors file"
+        raise ModelRefused(f"{directory} lacks {what}", path=str(directory))
+    return files
+
+
+class Weights:
+    """Hands out a checkpoint's tensors, each checked, and knows at the end which were left.
+
+    Args:
+        source: where they come from.
+        dtype: of everything handed out.
+        device: where it goes.
+    """
+
+    def __init__(self, source: TensorSource, dtype: torch.dtype, device: torch.device) -> None:
+        self._source = source
+        self._left = dict(source.names)
+        self.dtype = dtype
+        self.device = device
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint has the tensor. Pure."""
+        return name in self._source.names
+
+    def take(self, name: str, shape: Sequence[int]) -> Tensor:
+        """A tensor of this shape. Changes: counts it as used. Raises WeightMismatch."""
+        want = tuple(shape)
+        own = self._source.names.get(name)
+        if own is None:
+            message = f"tensor {name!r} of shape {want} is missing"
+            raise WeightMismatch(message, name=name, want=want, got=None)
+        self._left.pop(name, None)
+        tensor = self._source.read(name)
+        got = tuple(tensor.shape)
+        if got != want:
+            message = f"tensor {own!r} has shape {got}, the configuration asks for {want}"
+            raise WeightMismatch(message, name=own, want=want, got=got)
+        return tensor.to(self.device, self.dtype).contiguous()
+
+    def linear(
+        self, names: Sequence[str], outputs: Sequence[int], inputs: int, *, has_bias: bool
+    ) -> Linear:
+        """Layers of one input, fused along their outputs. Changes: counts them as used."""
+        parts = zip(names, outputs, strict=True)
+        weight = [self.take(f"{name}.weight", (size, inputs)) for name, size in parts]
+        bias: list[Tensor] = []
+        if has_bias:
+            parts = zip(names, outputs, strict=True)
+            bias = [self.take(f"{name}.bias", (size,)) for name, size in parts]
+        return Linear(_cat(weight), _cat(bias) if bias else None)
+
+    def finish(self, *, ignored: Sequence[str] = ()) -> None:
+        """Raise WeightMismatch if a tensor is left that no ignored prefix covers. Pure."""
+        for name, own in self._left.items():
+            if _DERIVED.search(name) or name.startswith(tuple(ignored)):
+                continue
+            message = f"tensor {own!r} belongs to no layer of this model"
+            raise WeightMismatch(message, name=own, want=None, got=tuple(self._shape(name)))
+
+    def _shape(self, name: str) -> torch.Size:
+        return self._source.read(name).shape
+
+
+def _cat(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)

@@ -1,0 +1,28 @@
+"""Which KV slots already hold this prefix.
+
+Owns the radix tree of KV and the pool of slots, as plain numbers: no tensor is touched here.
+Only `sched` may call it (and `testing`).
+
+    prompt -> prefix_keys -> tree.match -> tree.pin -> slots to read
+                                  |
+      root -- [system prompt] -- [picture #3, 196 tokens] -+- [question 1]
+                                                           +- [question 2]
+"""
+
+from mmserve.radix.drawing import draw
+from mmserve.radix.interner import Interner, prefix_keys
+from mmserve.radix.match import Insertion, Match
+from mmserve.radix.node import Node
+from mmserve.radix.slots import SlotPool
+from mmserve.radix.tree import RadixTree
+
+__all__ = [
+    "Insertion",
+    "Interner",
+    "Match",
+    "Node",
+    "RadixTree",
+    "SlotPool",
+    "draw",
+    "prefix_keys",
+]

@@ -1,0 +1,104 @@
+"""From a directory to a runner and the facts that the planning wing needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmserve.core import BadRequest, EngineConfig, ModelInfo, Runner, default_threads
+from mmserve.kernels import TorchAttention
+from mmserve.models import Model, build_model, read_config
+from mmserve.runner.feature_store import FeatureStore
+from mmserve.runner.identity import eos_token_ids, fingerprint
+from mmserve.runner.kv_store import KvStore, kv_bytes_per_token
+from mmserve.runner.torch_runner import TorchRunner
+
+__all__ = ["LoadedModel", "load_model"]
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """A runner, the facts of its model, and the configuration as config.json says it."""
+
+    runner: Runner
+    info: ModelInfo
+    config: dict[str, Any]
+
+
+def load_model(config: EngineConfig, directory: Path) -> LoadedModel:
+    """Load a checkpoint directory or a .gguf file onto the device that `config` names.
+
+    Changes: torch's number of threads. Raises NotFound, UnsupportedModel, WeightMismatch,
+    MissingExtra, ModelRefused.
+    """
+    torch.set_num_threads(config.threads or default_threads())
+    device = _device(config.device)
+    raw = read_config(directory)
+    dtype = _dtype(config.dtype, raw, device)
+    with torch.inference_mode():
+        model = build_model(directory, raw, dtype, device)
+        info = _info(config, directory, raw, model, dtype)
+        store = KvStore(model.decoder.config, info.num_slots, dtype, device)
+    features = FeatureStore(model.pictures, dtype, device)
+    runner = TorchRunner(model, store, features, TorchAttention(), device)
+    return LoadedModel(runner, info, raw)
+
+
+def _info(
+    config: EngineConfig,
+    path: Path,
+    raw: Mapping[str, Any],
+    model: Model,
+    dtype: torch.dtype,
+) -> ModelInfo:
+    text = model.decoder.config
+    context = min(config.context_length or text.max_positions, text.max_positions)
+    per_token = kv_bytes_per_token(text, dtype)
+    most = config.sched.max_running * context
+    inner = raw.get("text_config") or {}
+    bos = raw.get("bos_token_id", inner.get("bos_token_id"))
+    pictures = model.pictures
+    return ModelInfo(
+        name=config.served_name or path.resolve().stem,
+        family=model.family,
+        path=str(path),
+        context_length=context,
+        vocab_size=text.vocab_size,
+        eos_token_ids=eos_token_ids(path, raw),
+        bos_token_id=bos if isinstance(bos, int) else None,
+        image_token_id=None if pictures is None else pictures.config.image_token_id,
+        num_slots=config.num_slots or max(1, min(most, config.kv_bytes // per_token)),
+        kv_bytes_per_token=per_token,
+        feature_bytes_per_token=text.hidden_size * dtype.itemsize,
+        fingerprint=fingerprint(path, raw),
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def _dtype(name: str, raw: Mapping[str, Any], device: torch.device) -> torch.dtype:
+    """float32 on a CPU, else what the checkpoint was saved in, unless the settings name one."""
+    if name in _DTYPES:
+        return _DTYPES[name]
+    if name != "auto":
+        message = f"dtype is {name!r}, known are auto, {', '.join(_DTYPES)}"
+        raise BadRequest(message, field="dtype", reason="unknown")
+    if device.type == "cpu":
+        return torch.float32
+    inner = raw.get("text_config") or {}
+    saved = raw.get("dtype") or raw.get("torch_dtype") or inner.get("torch_dtype")
+    return _DTYPES.get(str(saved), torch.bfloat16)

@@ -1,0 +1,118 @@
+"""Carries out plans with torch on one device."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from mmserve.core import ForwardPlan, PlanRow, RunnerFailed, SampledRow, SampledTokens
+from mmserve.kernels import AttentionBackend, Drawn, sample
+from mmserve.models import Model
+from mmserve.runner.feature_store import FeatureStore
+from mmserve.runner.kv_store import KvStore
+from mmserve.runner.scores import Score, score_prompt
+from mmserve.runner.step import Layout, StepAttention, lay_out, to_device
+
+__all__ = ["TorchRunner"]
+
+
+class TorchRunner:
+    """A `core.Runner`. Owns every tensor that outlives a layer: KV and encoded pictures.
+
+    Args:
+        model: loaded weights.
+        kv: the KV store.
+        features: the store of encoded pictures.
+        attention: how to attend.
+        device: where the model lies.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        kv: KvStore,
+        features: FeatureStore,
+        attention: AttentionBackend,
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._kv = kv
+        self._features = features
+        self._attention = attention
+        self._device = device
+
+    @torch.inference_mode()
+    def execute(self, plan: ForwardPlan) -> SampledTokens:
+        """See `core.Runner`. Changes: KV store, feature store. Raises RunnerFailed."""
+        try:
+            began = time.monotonic()
+            self._features.drop(plan.drop)
+            self._features.encode(plan.encode)
+            self._wait()
+            encoded = time.monotonic()
+            rows = self._run(plan) if plan.rows else ()
+            self._wait()
+        except RunnerFailed:
+            raise
+        except Exception as error:  # the seam promises one error, whatever torch raises
+            message = f"step {plan.step} failed: {error}"
+            raise RunnerFailed(message, step=plan.step) from error
+        encode_ms = (encoded - began) * 1e3
+        return SampledTokens(plan.step, rows, encode_ms, (time.monotonic() - encoded) * 1e3)
+
+    def _run(self, plan: ForwardPlan) -> tuple[SampledRow, ...]:
+        layout = lay_out(plan)
+        decoder = self._model.decoder
+        windows = decoder.config.windows
+        attention = StepAttention(self._attention, self._kv.tensors, windows, plan.rows, layout)
+        hidden = decoder.embed(to_device(layout.token_ids, self._device))
+        for first, row in zip(layout.firsts.tolist(), plan.rows, strict=True):
+            for use in row.features:
+                self._features.place(hidden, first, use)
+        positions = to_device(layout.positions, self._device)
+        keep = to_device(layout.keep, self._device)
+        outputs = decoder.forward(hidden, positions, attention, keep)
+        return self._answers(plan, layout, outputs)
+
+    def _answers(
+        self, plan: ForwardPlan, layout: Layout, outputs: Tensor
+    ) -> tuple[SampledRow, ...]:
+        """Drawn tokens and prompt scores; `outputs` [Q, E] are those of `layout.keep`."""
+        ends = layout.wanted.cumsum().tolist()
+        sampled = [i for i, row in enumerate(plan.rows) if row.sampling is not None]
+        drawn: dict[int, Drawn] = {}
+        if sampled:
+            last = torch.tensor([ends[i] - 1 for i in sampled], device=self._device)
+            logits = self._model.decoder.logits(outputs[last])
+            asked = [row.sampling for row in plan.rows if row.sampling is not None]
+            drawn = dict(zip(sampled, sample(logits, asked), strict=True))
+        answers: list[SampledRow] = []
+        for i, row in enumerate(plan.rows):
+            scores: tuple[Score, ...] = ()
+            if row.logprobs_from is not None:
+                mine = outputs[ends[i] - int(layout.wanted[i]) : ends[i]]
+                scores = score_prompt(row, mine, self._model.decoder)
+            answers.append(_answer(plan.step, row, drawn.get(i, Drawn()), scores))
+        return tuple(answers)
+
+    def _wait(self) -> None:
+        """Let the device finish, so that times are true."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def _answer(step: int, row: PlanRow, drawn: Drawn, scores: tuple[Score, ...]) -> SampledRow:
+    error = None
+    if drawn.fault is not None:
+        message = f"sequence {row.sequence_id} failed in step {step}: {drawn.fault}"
+        error = RunnerFailed(message, step=step, sequence_id=row.sequence_id)
+    return SampledRow(
+        sequence_id=row.sequence_id,
+        token_id=drawn.token_id,
+        logprob=drawn.logprob,
+        top=drawn.top,
+        prompt_logprobs=scores,
+        error=error,
+    )

@@ -1,0 +1,33 @@
+"""Media: from bytes to identity, size and tokens without decoding; pixels only on demand.
+
+    part -> sources, fetch (guards) -> bytes -> probe / video (headers) -> identity -> MediaItem
+                                                                              |
+    on_ready(inputs) <- processors <- image / video (pixels) <- decoding <- request_pixels
+
+Owns: fetching and its guards, decoders, the decode pool. Pillow and PyAV are used only here.
+Called by: `prompt` and the engine's workers (`resolve`), the engine's loop (`request_pixels`).
+"""
+
+from mmserve.vision.decoding import OnReady, Processor
+from mmserve.vision.fetch import Fetcher
+from mmserve.vision.header import SUPPORTED_FORMATS
+from mmserve.vision.items import MediaItem, ResolvedMedia
+from mmserve.vision.ledger import FeatureLedger
+from mmserve.vision.plane import MediaCounters, MediaPlane
+from mmserve.vision.processor_config import load_processor
+from mmserve.vision.processors import ImageProcessor, ImageSteps
+
+__all__ = [
+    "SUPPORTED_FORMATS",
+    "FeatureLedger",
+    "Fetcher",
+    "ImageProcessor",
+    "ImageSteps",
+    "MediaCounters",
+    "MediaItem",
+    "MediaPlane",
+    "OnReady",
+    "Processor",
+    "ResolvedMedia",
+    "load_processor",
+]

@@ -1,0 +1,99 @@
+"""What a picture's header says, and the sniffing of formats by content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "SUPPORTED_FORMATS",
+    "PictureHeader",
+    "is_still",
+    "sniff_picture",
+    "sniff_unsupported",
+]
+
+SUPPORTED_FORMATS = ("JPEG", "PNG", "GIF", "WebP", "BMP", "TIFF", "AVIF")
+
+_PREFIXES = (
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"BM", "BMP"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"II+\0", "TIFF"),
+    (b"MM\0+", "TIFF"),
+)
+_OTHER_PREFIXES = (
+    (b"%PDF", "PDF"),
+    (b"\0\0\1\0", "ICO"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"\0\0\0\x0cJXL ", "JPEG XL"),
+    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (b"8BPS", "PSD"),
+    (b"\x1a\x45\xdf\xa3", "Matroska or WebM video"),
+)
+_HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
+_AVIF_BRANDS = frozenset({b"avif", b"avis"})
+
+
+@dataclass(frozen=True, slots=True)
+class PictureHeader:
+    """Facts of a picture file, known without decoding.
+
+    `width` and `height` are in pixels, after `orientation` (EXIF's number, 1 to 8) is applied.
+    """
+
+    format: str
+    width: int
+    height: int
+    orientation: int = 1
+
+
+def sniff_picture(content: bytes) -> str | None:
+    """Name of the supported picture format that `content` begins as, or None. Pure."""
+    for prefix, name in _PREFIXES:
+        if content.startswith(prefix):
+            return name
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "WebP"
+    if _brands(content) & _AVIF_BRANDS:
+        return "AVIF"
+    return None
+
+
+def sniff_unsupported(content: bytes) -> str | None:
+    """Name of a known format that is not served as a picture, or None. Pure."""
+    for prefix, name in _OTHER_PREFIXES:
+        if content.startswith(prefix):
+            return name
+    brands = _brands(content)
+    if brands:
+        return "HEIC" if brands & _HEIC_BRANDS else "MP4 video"
+    start = content[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if start.startswith((b"<svg", b"<?xml", b"<!doctype svg")):
+        return "SVG"
+    if start.startswith((b"<html", b"<!doctype html")):
+        return "HTML"
+    return "text" if start and _is_text(content[:1024]) else None
+
+
+def is_still(content: bytes) -> bool:
+    """Whether a file given as a clip is one picture; GIF and JPEGs in a row are clips. Pure."""
+    name = sniff_picture(content)
+    if name == "JPEG":
+        return b"\xff\xd9\xff\xd8\xff" not in content or b"MPF\0" in content[:65536]
+    return name is not None and name != "GIF"
+
+
+def _brands(content: bytes) -> set[bytes]:
+    """Major and compatible brands of an ISO media file; empty for anything else."""
+    if content[4:8] != b"ftyp":
+        return set()
+    end = min(int.from_bytes(content[:4], "big"), 256)
+    return {content[8:12]} | {content[at : at + 4] for at in range(16, end, 4)}
+
+
+def _is_text(start: bytes) -> bool:
+    return all(byte >= 0x20 or byte in b"\t\r\n\f" for byte in start) and b"\x7f" not in start

@@ -1,0 +1,56 @@
+"""A look at packets, far cheaper than decoding them, that sees zeroed and cut payloads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from av.packet import Packet
+    from av.video.codeccontext import VideoCodecContext
+    from av.video.stream import VideoStream
+
+__all__ = ["PacketCheck", "is_cut"]
+
+_LOOKED_AT_BYTES = 64
+_PLACE_OF_LENGTH_SIZE = {"h264": 4, "hevc": 21}
+_EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
+
+
+class PacketCheck:
+    """Judges packets of a stream; units of H.264 and HEVC in MP4 and Matroska are walked."""
+
+    def __init__(self, codec: VideoCodecContext) -> None:
+        extra = codec.extradata or b""
+        place = _PLACE_OF_LENGTH_SIZE.get(codec.codec.canonical_name)
+        has_lengths = place is not None and len(extra) > place and extra[0] == 1
+        self._length_bytes = (extra[place] & 3) + 1 if place is not None and has_lengths else 0
+
+    def is_sound(self, packet: Packet[VideoStream]) -> bool:
+        """Whether the packet may well decode. Pure."""
+        view = memoryview(packet)
+        if packet.is_corrupt or not any(view[:_LOOKED_AT_BYTES]):
+            return False
+        return not self._length_bytes or self._fills(view)
+
+    def _fills(self, view: memoryview) -> bool:
+        """Whether the length-prefixed units fill the packet exactly, none of them empty."""
+        at = 0
+        while at + self._length_bytes < len(view):
+            length = int.from_bytes(view[at : at + self._length_bytes], "big")
+            if not length:
+                return False
+            at += self._length_bytes + length
+        return at == len(view)
+
+
+def is_cut(content: bytes) -> bool:
+    """Whether a Matroska, WebM or AVI file announces more bytes than there are. Pure."""
+    if content.startswith(b"RIFF"):
+        return 8 + int.from_bytes(content[4:8], "little") > len(content)
+    at = content.find(_SEGMENT, 0, 4096) + len(_SEGMENT)
+    if not content.startswith(_EBML) or at < len(_SEGMENT) or at >= len(content):
+        return False
+    num_bytes = 9 - content[at].bit_length()  # leading zero bits say how long the number is
+    size = int.from_bytes(content[at : at + num_bytes], "big") & ((1 << 7 * num_bytes) - 1)
+    is_open = size == (1 << 7 * num_bytes) - 1
+    return not is_open and at + num_bytes + size > len(content)

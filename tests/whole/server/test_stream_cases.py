@@ -1,0 +1,46 @@
+"""Streams of a real engine: stop texts never leak, pieces join to the whole."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+
+ASKED = {"temperature": 0, "max_tokens": 60, "ignore_eos": True}
+
+
+def streamed(server_url: str, **fields: object) -> tuple[list[str], dict]:
+    """Pieces of text, and the last choice of a stream."""
+    body = {"messages": [{"role": "user", "content": "Tell me a story."}], **ASKED, **fields}
+    response = httpx.post(f"{server_url}/v1/chat/completions", json={**body, "stream": True})
+    assert response.status_code == 200, response.text
+    words = response.text.split("\n\n")[:-2]
+    choices = [json.loads(w.removeprefix("data: "))["choices"][0] for w in words]
+    return [c["delta"].get("content", "") for c in choices], choices[-1]
+
+
+def whole(server_url: str, **fields: object) -> dict:
+    """The same question, unstreamed."""
+    body = {"messages": [{"role": "user", "content": "Tell me a story."}], **ASKED, **fields}
+    response = httpx.post(f"{server_url}/v1/chat/completions", json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_stop_texts_never_leak(server_url: str) -> None:
+    """Wherever the stop text lies, both ways give exactly the text before its first place."""
+    text = whole(server_url)["choices"][0]["message"]["content"]
+    pieces, _ = streamed(server_url)
+    assert "".join(pieces) == text
+    assert len(text) > 40
+    for start in range(3, 39, 4):
+        stop = text[start : start + 2 + start % 11]
+        want = text[: text.index(stop)]
+        answer = whole(server_url, stop=[stop])
+        choice = answer["choices"][0]
+        assert choice["message"]["content"] == want
+        assert (choice["finish_reason"], choice["matched_stop"]) == ("stop", stop)
+        pieces, last = streamed(server_url, stop=[stop])
+        assert "".join(pieces) == want
+        assert last["finish_reason"] == "stop"
+        assert answer["usage"]["completion_tokens"] <= 60
