@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ __all__ = ["KvWriter", "TorchAttention"]
 
 MAX_SCORES = 1 << 22
 """Most scores held at once by one product (16 MiB of float32)."""
+MAX_GATHERED = 1 << 20
+"""Most values of keys gathered at once; larger buffers are new pages from the system each time."""
 
 _Where = slice | Tensor
 
@@ -34,6 +36,9 @@ class TorchAttention:
 
 class KvWriter:
     """Writes the new tokens' KV of one step; runs of slots are copied without an index.
+
+    Values that are not numbers are made so: a sequence that went wrong must not reach another
+    through a slot that is read and weighted with zero. Its own keys still carry the fault.
 
     Args:
         slots: int64 [T], where each token's KV goes.
@@ -52,6 +57,7 @@ class KvWriter:
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Store [T, G, D] keys and values of `layer`. Changes: the store."""
+        values = torch.nan_to_num(values)
         for store, new in ((self._kv.keys[layer], keys), (self._kv.values[layer], values)):
             if len(self._pieces) * 16 > len(self._index):
                 store.index_copy_(1, self._index, new.transpose(0, 1))
@@ -66,18 +72,17 @@ class _Part:
 
     queries: _Where
     slots: _Where
-    num_queries: int
     segment: Segment
+    hidden: Tensor | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """A loose batch on the device; `bias` is 0 or -inf, [1, R, 1, L]."""
+    """A loose batch on the device: `slots` int64 [R * L], `padding` bool [R, L]."""
 
     queries: _Where
     slots: Tensor
-    bias: Tensor
-    num_queries: int
+    padding: Tensor
     level: int
 
 
@@ -89,40 +94,31 @@ class _TorchPlan:
         self._step = step
         device = kv.keys.device
         self._parts = [
-            _Part(_where(s.queries, device), _where(s.slots, device), len(s.queries), s)
+            _Part(
+                queries=_where(s.queries, device),
+                slots=_where(s.slots, device),
+                segment=s,
+                hidden=None if s.hidden is None else torch.from_numpy(s.hidden).to(device),
+            )
             for s in step.segments
         ]
-        self._batches = [self._batch(batch, device, kv.keys.dtype) for batch in step.batches]
+        self._batches = [part for batch in step.batches for part in _batches(batch, kv)]
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         num_tokens, num_heads, size = queries.shape
         keys, values = self._kv.keys[layer], self._kv.values[layer]
         num_groups = keys.shape[0]
-        grouped = (queries * size**-0.5).view(num_tokens, num_groups, -1, size)
+        grouped = queries.view(num_tokens, num_groups, -1, size)
         grouped = grouped.transpose(0, 1).contiguous()  # [G, T, H / G, D]
         merge = _Merge(grouped, self._step.num_levels)
         for part in self._parts:
             asked = grouped[:, part.queries]
-            out, lse = _attend_segment(
-                asked, keys[:, part.slots], values[:, part.slots], part.segment
-            )
+            out, lse = _attend_part(asked, keys[:, part.slots], values[:, part.slots], part)
             merge.put(part.segment.level, part.queries, out, lse)
         for batch in self._batches:
             out, lse = _attend_batch(grouped[:, batch.queries], keys, values, batch)
             merge.put(batch.level, batch.queries, out, lse)
         return merge.total().transpose(0, 1).reshape(num_tokens, num_heads, size)
-
-    @staticmethod
-    def _batch(batch: LooseBatch, device: torch.device, dtype: torch.dtype) -> _Batch:
-        padding = torch.from_numpy(batch.is_padding)
-        bias = torch.zeros(padding.shape, dtype=dtype).masked_fill_(padding, -torch.inf)
-        return _Batch(
-            queries=_where(batch.queries, device),
-            slots=torch.from_numpy(batch.slots.reshape(-1)).to(device),
-            bias=bias.to(device)[None, :, None, :],
-            num_queries=len(batch.queries),
-            level=batch.level,
-        )
 
 
 class _Merge:
@@ -154,16 +150,34 @@ def _where(places: NDArray[np.int64], device: torch.device) -> _Where:
     return torch.from_numpy(places).to(device)
 
 
-def _attend_segment(
-    queries: Tensor, keys: Tensor, values: Tensor, segment: Segment
+def _batches(batch: LooseBatch, kv: KvTensors) -> Iterator[_Batch]:
+    """The batch on the device, in pieces that gather at most MAX_GATHERED values of keys."""
+    table, device = batch.table, kv.keys.device
+    width = kv.keys.shape[1] * kv.keys.shape[3]
+    step = max(1, MAX_GATHERED // (width * table.slots.shape[1]))
+    for first in range(0, len(table.queries), step):
+        some = slice(first, first + step)
+        yield _Batch(
+            queries=_where(table.queries[some], device),
+            slots=torch.from_numpy(table.slots[some].reshape(-1)).to(device),
+            padding=torch.from_numpy(table.is_padding[some]).to(device),
+            level=batch.level,
+        )
+
+
+def _attend_part(
+    queries: Tensor, keys: Tensor, values: Tensor, part: _Part
 ) -> tuple[Tensor, Tensor]:
-    """[G, n, h, D] scaled queries on [G, L, D]; outputs [G, n, h, D] and lse [G, n, h]."""
+    """[G, n, h, D] queries on [G, L, D]; outputs [G, n, h, D] and lse [G, n, h]."""
     num_groups, num_queries, heads, size = queries.shape
-    if segment.is_causal:
-        return _attend_causal(queries, keys, values, segment.window)
+    if part.segment.is_causal:
+        return _attend_causal(queries, keys, values, part.segment.window)
     flat = queries.reshape(num_groups, num_queries * heads, size)
+    if part.hidden is not None:
+        hidden = part.hidden.repeat_interleave(heads, dim=0) if heads > 1 else part.hidden
+        return _joined([_softmax_product(flat, keys, values, hidden)], queries.shape)
     step = max(1, MAX_SCORES // (num_groups * keys.shape[1]))
-    parts = [_softmax_product(part, keys, values, None) for part in flat.split(step, dim=1)]
+    parts = [_softmax_product(some, keys, values, None) for some in flat.split(step, dim=1)]
     return _joined(parts, queries.shape)
 
 
@@ -185,10 +199,9 @@ def _attend_causal(
         hidden = key_at > query_at
         if window is not None:
             hidden |= key_at <= query_at - window
-        bias = torch.zeros(hidden.shape, dtype=queries.dtype, device=queries.device)
-        bias = bias.masked_fill_(hidden, -torch.inf).repeat_interleave(heads, dim=0)
         flat = chunk.reshape(num_groups, -1, size)
-        parts.append(_softmax_product(flat, keys, values, bias))
+        hidden = hidden.repeat_interleave(heads, dim=0)
+        parts.append(_softmax_product(flat, keys, values, hidden))
     return _joined(parts, queries.shape)
 
 
@@ -205,7 +218,6 @@ def _flash_causal(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor
         keys.unsqueeze(1).expand(shape),
         values.unsqueeze(1).expand(shape),
         is_causal=True,
-        scale=1.0,
     )
     return out.transpose(1, 2), lse.view(lse.shape[0], heads, -1).transpose(1, 2)
 
@@ -220,12 +232,19 @@ def _joined(parts: list[tuple[Tensor, Tensor]], shape: torch.Size) -> tuple[Tens
 
 
 def _softmax_product(
-    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None
+    queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """[B, M, D] queries on [B, L, D]; outputs [B, M, D] and log-sum-exp [B, M]."""
-    scores = torch.bmm(queries, keys.transpose(1, 2))
-    if bias is not None:
-        scores.add_(bias)
+    """[B, M, D] queries on [B, L, D]; outputs [B, M, D] and log-sum-exp [B, M].
+
+    `hidden`, bool and broadcast over [B, M, L], is what is not read: keys there may be anything,
+    values any number.
+    """
+    scale = queries.shape[-1] ** -0.5
+    scores = torch.baddbmm(
+        queries.new_empty(1), queries, keys.transpose(1, 2), beta=0, alpha=scale
+    )
+    if hidden is not None:
+        scores.masked_fill_(hidden, -torch.inf)
     peak = scores.amax(dim=-1, keepdim=True)
     scores.sub_(peak).exp_()
     total = scores.sum(dim=-1, keepdim=True)
@@ -241,6 +260,6 @@ def _attend_batch(
     flat = queries.reshape(num_groups * num_queries, heads, size)
     own_keys = keys.index_select(1, batch.slots).view(len(flat), -1, size)
     own_values = values.index_select(1, batch.slots).view(len(flat), -1, size)
-    bias = batch.bias.expand(num_groups, -1, 1, -1).reshape(len(flat), 1, -1)
-    out, lse = _softmax_product(flat, own_keys, own_values, bias)
+    padding = batch.padding.repeat(num_groups, 1).unsqueeze(1)
+    out, lse = _softmax_product(flat, own_keys, own_values, padding)
     return out.view(queries.shape), lse.view(queries.shape[:-1])

@@ -8,6 +8,7 @@ Everything before the draw keeps ties in favour of the lowest id.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,21 +72,50 @@ def sample(logits: Tensor, rows: Sequence[RowSampling]) -> list[Drawn]:
         R choices. A row with a logit that is not a number, or with nothing allowed, has a fault
         and no token; the others are not affected.
     """
-    peaks = logits.amax(dim=1)
-    faults = ["" if ok else "its logits are not finite" for ok in peaks.isfinite().tolist()]
+    best, peaks = _best(logits)
+    faults = ["" if math.isfinite(peak) else "its logits are not finite" for peak in peaks]
     reports = [_Report.of(logits[i], row) for i, row in enumerate(rows)]
-    for i, row in enumerate(rows):
-        _edit(logits[i], row)
-    _mask(logits, rows)
-    peaks = logits.amax(dim=1)
-    for i, peak in enumerate(peaks.tolist()):
-        if peak == -np.inf and not faults[i]:
-            faults[i] = "no token is allowed"
-    chosen = _choose(logits, peaks, rows, [not fault for fault in faults])
+    edited = [i for i, row in enumerate(rows) if _is_edited(row)]
+    if edited:
+        for i in edited:
+            _edit(logits[i], rows[i])
+        _mask(logits, rows)
+        found = _best(logits[torch.tensor(edited, device=logits.device)])
+        for i, token_id, peak in zip(edited, *found, strict=True):
+            best[i], peaks[i] = token_id, peak
+            if peak == -math.inf and not faults[i]:
+                faults[i] = "no token is allowed"
+    _draw_warm(logits, peaks, rows, faults, best)
     return [
-        Drawn(fault=fault) if fault else report.drawn(int(token_id))
-        for fault, report, token_id in zip(faults, reports, chosen, strict=True)
+        Drawn(fault=fault) if fault else report.drawn(token_id)
+        for fault, report, token_id in zip(faults, reports, best, strict=True)
     ]
+
+
+def _best(logits: Tensor) -> tuple[list[int], list[float]]:
+    """Lowest id of each row's highest logit, and the logit; not-a-number is highest. Pure.
+
+    numpy's argmax takes 1.6 ms for 128 rows of 32,000 on one core, torch's 6.0.
+    """
+    if logits.device.type != "cpu":
+        peaks, ids = logits.max(dim=1)
+        return ids.tolist(), peaks.tolist()
+    array = logits.numpy()
+    places = array.argmax(axis=1)
+    return places.tolist(), array[np.arange(len(array)), places].tolist()
+
+
+def _is_edited(row: RowSampling) -> bool:
+    """Whether anything changes the row's logits before the temperature. Pure."""
+    params = row.params
+    used = len(row.output_ids) and (params.frequency_penalty or params.presence_penalty)
+    return bool(
+        used
+        or params.repetition_penalty != 1.0
+        or params.logit_bias
+        or row.banned_ids
+        or row.allowed is not None
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,22 +183,26 @@ def _mask(logits: Tensor, rows: Sequence[RowSampling]) -> None:
     logits[index] = logits[index].masked_fill_(forbidden, -torch.inf)
 
 
-def _choose(
-    logits: Tensor, peaks: Tensor, rows: Sequence[RowSampling], usable: list[bool]
-) -> list[int]:
-    """Greedy rows take the lowest id of the highest logit, the others draw. Pure."""
-    chosen: list[int] = logits.argmax(dim=1).tolist()
-    drawn = [i for i, row in enumerate(rows) if usable[i] and row.params.temperature > 0]
-    if drawn:
-        index = torch.tensor(drawn, device=logits.device)
-        picked = [rows[i] for i in drawn]
-        warmth = torch.tensor([row.params.temperature for row in picked]).to(logits)
-        weights = (logits[index] - peaks[index, None]).div_(warmth[:, None]).exp_()
-        _truncate(weights, [row.params for row in picked])
-        numbers = [uniform_of(row.seed, row.position) for row in picked]
-        for i, token_id in zip(drawn, _draw(weights, numbers), strict=True):
-            chosen[i] = token_id
-    return chosen
+def _draw_warm(
+    logits: Tensor,
+    peaks: Sequence[float],
+    rows: Sequence[RowSampling],
+    faults: Sequence[str],
+    chosen: list[int],
+) -> None:
+    """Draw for the rows that are not greedy. Changes: `chosen`."""
+    warm = [i for i, row in enumerate(rows) if not faults[i] and row.params.temperature > 0]
+    if not warm:
+        return
+    index = torch.tensor(warm, device=logits.device)
+    picked = [rows[i] for i in warm]
+    peak = torch.tensor([peaks[i] for i in warm]).to(logits)[:, None]
+    warmth = torch.tensor([max(row.params.temperature, 1e-30) for row in picked])
+    weights = (logits[index] - peak).div_(warmth.to(logits)[:, None]).exp_()
+    _truncate(weights, [row.params for row in picked])
+    numbers = [uniform_of(row.seed, row.position) for row in picked]
+    for i, token_id in zip(warm, _draw(weights, numbers), strict=True):
+        chosen[i] = token_id
 
 
 def _truncate(weights: Tensor, params: Sequence[SamplingParams]) -> None:

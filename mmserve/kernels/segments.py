@@ -5,7 +5,7 @@ queries read all of it, or, if it is causal, the triangle of a row's own new tok
 
     slots    0 ............ shared ............ n - t ...... n
     row A    [ shared segment, with B ][ alone ][ causal own ]
-    row B    [ shared segment, with A ][ loose single query  ]
+    row B    [ shared segment, with A ][ a single query's own ]
 
 A query that reads several segments gets the parts merged by log-sum-exp; `level` numbers the
 parts of a query. Source: cascade inference (FlashInfer, 2024) and Hydragen (2024); we find the
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmserve.kernels.attention import QueryRow
+from mmserve.kernels.loose import LooseRead, LooseTable, in_tables, look_through
 
 __all__ = ["LooseBatch", "Segment", "StepSegments", "plan_segments"]
 
@@ -38,32 +39,24 @@ MAX_LOOSE = 256
 class Segment:
     """Queries `queries` (int64, indices into the step's tokens) read `slots` (int64).
 
-    `is_run` says that the slots are consecutive. `is_causal`: query i reads slots [0, i].
-    `window`: query i reads only slots (i + offset - window, i + offset] where offset is
-    len(slots) - len(queries); used by rows longer than a sliding window.
+    `is_causal`: the queries are the last of the slots' tokens and see none after themselves,
+    and, if `window` is given, only the last `window` tokens, themselves included. `hidden`,
+    bool [queries, slots], says what a query does not read although others do.
     """
 
     queries: NDArray[np.int64]
     slots: NDArray[np.int64]
     level: int
-    is_run: bool
     is_causal: bool = False
     window: int | None = None
+    hidden: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LooseBatch:
-    """Single queries with few scattered slots each, padded to one table.
+    """Single queries with few scattered slots each, as part `level` of these queries."""
 
-    Args:
-        queries: int64 [R] indices into the step's tokens.
-        slots: int64 [R, L]; places beyond a row's length repeat its first slot.
-        is_padding: bool [R, L].
-    """
-
-    queries: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    is_padding: NDArray[np.bool_]
+    table: LooseTable
     level: int
 
 
@@ -98,7 +91,7 @@ class _Planner:
         num_queries = sum(row.num_queries for row in rows)
         self._levels = np.zeros(num_queries, dtype=np.int64)
         self._segments: list[Segment] = []
-        self._loose: list[tuple[int, NDArray[np.int64]]] = []
+        self._loose: list[LooseRead] = []
         readers: list[_Reader] = []
         first = 0
         for row in rows:
@@ -108,7 +101,11 @@ class _Planner:
             self._share(readers, 0)
 
     def finish(self) -> StepSegments:
-        batches = tuple(self._batches())
+        windows, loose = look_through(self._loose)
+        for window in windows:
+            self._add(window.queries, window.slots, hidden=window.hidden)
+        tables = in_tables(loose)
+        batches = tuple(LooseBatch(table, self._level(table.queries)) for table in tables)
         depth = int(self._levels.max(initial=0))
         return StepSegments(len(self._levels), depth, tuple(self._segments), batches)
 
@@ -159,7 +156,7 @@ class _Planner:
         if len(slots) > MAX_LOOSE:
             self._add(queries, slots)
         else:
-            self._loose.append((int(queries[0]), slots))
+            self._loose.append(LooseRead(int(queries[0]), slots))
 
     def _read(self, queries: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         """All of `slots` by all of `queries`: long runs as views, the rest gathered at once."""
@@ -179,37 +176,16 @@ class _Planner:
         *,
         is_causal: bool = False,
         window: int | None = None,
+        hidden: NDArray[np.bool_] | None = None,
     ) -> None:
+        level = self._level(queries)
+        self._segments.append(Segment(queries, slots, level, is_causal, window, hidden))
+
+    def _level(self, queries: NDArray[np.int64]) -> int:
+        """A number that no part of these queries has yet. Changes: it is taken."""
         level = int(self._levels[queries].max())
         self._levels[queries] = level + 1
-        is_run = bool((np.diff(slots) == 1).all())
-        self._segments.append(Segment(queries, slots, level, is_run, is_causal, window))
-
-    def _batches(self) -> list[LooseBatch]:
-        """Loose queries by length, so that padding at most doubles the reading."""
-        self._loose.sort(key=lambda item: len(item[1]))
-        batches: list[LooseBatch] = []
-        start = 0
-        while start < len(self._loose):
-            limit = max(32, 2 * len(self._loose[start][1]))
-            end = start
-            while end < len(self._loose) and len(self._loose[end][1]) <= limit:
-                end += 1
-            batches.append(self._batch(self._loose[start:end]))
-            start = end
-        return batches
-
-    def _batch(self, items: list[tuple[int, NDArray[np.int64]]]) -> LooseBatch:
-        items = sorted(items, key=lambda item: item[0])
-        queries = np.array([query for query, _ in items])
-        width = max(len(slots) for _, slots in items)
-        lengths = np.array([len(slots) for _, slots in items])
-        table = np.repeat(np.array([slots[0] for _, slots in items])[:, None], width, axis=1)
-        for place, (_, slots) in enumerate(items):
-            table[place, : len(slots)] = slots
-        level = int(self._levels[queries].max())
-        self._levels[queries] = level + 1
-        return LooseBatch(queries, table, np.arange(width) >= lengths[:, None], level)
+        return level
 
 
 def _common_length(group: list[_Reader], known: int) -> int:
@@ -239,11 +215,11 @@ def _split(group: list[_Reader], shared: int) -> list[list[_Reader]]:
 
 def _pieces(slots: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], bool]]:
     """Cut into consecutive runs of at least MIN_RUN (True) and what lies between (False)."""
-    if len(slots) == 0:
-        return []
+    if len(slots) < MIN_RUN:
+        return [(slots, False)] if len(slots) else []
     breaks = np.flatnonzero(np.diff(slots) != 1) + 1
     if len(breaks) == 0:
-        return [(slots, len(slots) >= MIN_RUN)]
+        return [(slots, True)]
     bounds = np.concatenate([[0], breaks, [len(slots)]])
     pieces: list[tuple[NDArray[np.int64], bool]] = []
     loose_from = 0

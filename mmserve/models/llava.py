@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mmserve.kernels import activation
 from mmserve.models.config import LlavaConfig
 from mmserve.models.tower import Tower
 from mmserve.models.weights import Weights
@@ -25,7 +24,13 @@ class PictureEncoder:
         self._tower = Tower(config.tower, config.feature_depths, weights)
         width, has_bias = config.text.hidden_size, config.has_projector_bias
         joined = config.tower.hidden_size * len(config.feature_depths)
-        self._first = weights.linear(["projector.linear_1"], [width], joined, has_bias=has_bias)
+        self._first = weights.linear(
+            ["projector.linear_1"],
+            [width],
+            joined,
+            has_bias=has_bias,
+            activation=config.projector_activation,
+        )
         self._second = weights.linear(["projector.linear_2"], [width], width, has_bias=has_bias)
 
     @property
@@ -39,5 +44,4 @@ class PictureEncoder:
         features = self._tower.forward(pixels)
         if not self.config.keeps_class_token:
             features = features[:, 1:]
-        hidden = activation(self.config.projector_activation, self._first(features))
-        return self._second(hidden)
+        return self._second(self._first(features))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader knows
 from torch import Tensor
 
-from mmserve.kernels import Linear, activation
+from mmserve.kernels import Linear
 from mmserve.models.config import TowerConfig
 from mmserve.models.weights import Weights
 
@@ -36,7 +36,7 @@ class _Layer:
     qkv: Linear
     out: Linear
     norm2: _Norm
-    up: Linear
+    up: Linear  # with the activation
     down: Linear
 
 
@@ -96,8 +96,7 @@ class Tower:
         queries, keys, values = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = F.scaled_dot_product_attention(queries, keys, values)
         hidden = hidden + layer.out(mixed.transpose(1, 2).reshape(num, tokens, width))
-        inner = activation(self.config.activation, layer.up(layer.norm2(hidden)))
-        hidden += layer.down(inner)
+        hidden += layer.down(layer.up(layer.norm2(hidden)))
         return hidden
 
 
@@ -126,6 +125,8 @@ def _load_layer(config: TowerConfig, weights: Weights, number: int) -> _Layer:
         qkv=weights.linear(qkv, [width] * 3, width, has_bias=True),
         out=weights.linear(out, [width], width, has_bias=True),
         norm2=_norm(config, weights, f"{path}.layer_norm2"),
-        up=weights.linear([f"{path}.mlp.fc1"], [ffn], width, has_bias=True),
+        up=weights.linear(
+            [f"{path}.mlp.fc1"], [ffn], width, has_bias=True, activation=config.activation
+        ),
         down=weights.linear([f"{path}.mlp.fc2"], [width], ffn, has_bias=True),
     )

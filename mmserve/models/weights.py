@@ -137,7 +137,13 @@ class Weights:
         return tensor.to(self.device, self.dtype).contiguous()
 
     def linear(
-        self, names: Sequence[str], outputs: Sequence[int], inputs: int, *, has_bias: bool
+        self,
+        names: Sequence[str],
+        outputs: Sequence[int],
+        inputs: int,
+        *,
+        has_bias: bool,
+        activation: str | None = None,
     ) -> Linear:
         """Layers of one input, fused along their outputs. Changes: counts them as used."""
         parts = zip(names, outputs, strict=True)
@@ -146,7 +152,7 @@ class Weights:
         if has_bias:
             parts = zip(names, outputs, strict=True)
             bias = [self.take(f"{name}.bias", (size,)) for name, size in parts]
-        return Linear(_cat(weight), _cat(bias) if bias else None)
+        return Linear(_cat(weight), _cat(bias) if bias else None, activation=activation)
 
     def finish(self, *, ignored: Sequence[str] = ()) -> None:
         """Raise WeightMismatch if a tensor is left that no ignored prefix covers. Pure."""

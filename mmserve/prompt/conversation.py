@@ -18,7 +18,7 @@ from typing import Any, Literal
 from mmserve.core import BadRequest, ImagePart, RawPart, TextPart, Turn, VideoPart
 from mmserve.prompt.forms import Form, Forms, Shape
 from mmserve.prompt.marks import Mark, Marks, Spellings
-from mmserve.prompt.styles import Slot
+from mmserve.prompt.styles import PictureStyle, Slot
 from mmserve.prompt.template import ChatTemplate
 from mmserve.prompt.tokenizer import Stretch, Tokenizer, check_text
 
@@ -65,6 +65,11 @@ class Conversations:
         self._placeholders = dict(placeholders)
         self._spellings = Spellings(tokenizer, [*placeholders, *reserved])
         self._forms = Forms(template, self._placeholders)
+
+    @property
+    def picture_style(self) -> PictureStyle:
+        """What the template writes around a picture, for pictures outside of it. Pure."""
+        return self._forms.picture_style()
 
     def render(self, turns: Sequence[Turn], first_index: int) -> list[Piece]:
         """Stretches and slots of one conversation; its media count from `first_index`.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmserve.core import BadRequest
+from mmserve.prompt.styles import PictureStyle
 from mmserve.prompt.template import ChatTemplate
 
 __all__ = ["Form", "Forms", "Shape"]
@@ -50,6 +51,20 @@ class Forms:
     def split_placeholders(self, text: str) -> list[str]:
         """Text and placeholders in order; placeholders are whole elements. Pure."""
         return self._slots.split(text) if self._slots else [text]
+
+    def picture_style(self) -> PictureStyle:
+        """What the template writes right around a picture that stands in a text. Pure."""
+        content = [_text(_probe(0)), {"type": "image"}, _text(_probe(1))]
+        try:
+            rendered = self._template.render([{"role": "user", "content": content}])
+        except BadRequest:
+            return PictureStyle()
+        _, _, between = rendered.partition(_probe(0))
+        between, is_last, _ = between.partition(_probe(1))
+        pieces = self.split_placeholders(between)
+        if not is_last or len(pieces) != 3 or self._placeholders.get(pieces[1]) != "image":
+            return PictureStyle()
+        return PictureStyle(pieces[0], pieces[2])
 
     def choose(self, shapes: Sequence[Shape]) -> list[Form]:
         """A form for each message under which the template writes all of it, in its order.
@@ -95,7 +110,7 @@ class Forms:
         self._of_role.update(found)
 
     def _lost(self, shapes: Sequence[Shape], found: Mapping[str, Form]) -> set[str]:
-        """Roles whose probe is not written as plain text. Raises BadRequest if one is refused."""
+        """Roles whose probe is not written as plain text. Raises BadRequest if refused."""
         forms = {**self._of_role, **found}
         messages = [
             _message(shape.role, forms[shape.role], number)
@@ -119,7 +134,7 @@ class Forms:
         expected: list[str] = []
         for order, kind in enumerate(shapes[number].kinds, start=len(shapes)):
             if kind == "text":
-                content.append({"type": "text", "text": _probe(order)})
+                content.append(_text(_probe(order)))
                 expected.append(str(order))
             else:
                 content.append({"type": kind})
@@ -142,7 +157,11 @@ class Forms:
         return observed
 
 
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
 def _message(role: str, form: Form, number: int) -> dict[str, Any]:
     text = _probe(number)
-    content = text if form == "string" else [{"type": "text", "text": text}]
+    content = text if form == "string" else [_text(text)]
     return {"role": role, "content": content}

@@ -48,7 +48,8 @@ class PromptBuilder:
         tokenizer: the model's vocabulary.
         template: its own chat template, or None.
         image_token_id: placeholder of a picture's tokens; None for a text-only model.
-        picture_style: what stands around a picture outside of templates.
+        picture_style: what stands around a picture outside of templates; None: what the
+            template writes around one between two texts.
         video_style: how clips stand in the prompt.
 
     Safe to use from any thread. Changes: templates compiled for requests that bring their own.
@@ -65,7 +66,6 @@ class PromptBuilder:
     ) -> None:
         self._tokenizer = tokenizer
         self._image_token_id = image_token_id
-        self._picture_style = picture_style or PictureStyle()
         self._video_style = video_style or VideoStyle()
         self._placeholders = _find_placeholders(
             tokenizer, image_token_id, self._video_style.token_id
@@ -73,6 +73,9 @@ class PromptBuilder:
         names = (tokenizer.special_tokens.get(f"{kind}_token") for kind in ("image", "video"))
         self._reserved = sorted({*self._placeholders, *filter(None, names)}, key=len)[::-1]
         self._own = None if template is None else self._conversations(template)
+        if picture_style is None and self._own is not None:
+            picture_style = self._own.picture_style
+        self._picture_style = picture_style or PictureStyle()
         self._brought: dict[str, Conversations] = {}
 
     @property
@@ -209,17 +212,16 @@ class PromptBuilder:
     def _settle_bos(self, assembly: Assembly, first: Part, add_bos: str) -> None:
         """At most one BOS, and one where plain encoding would put it.
 
-        A chat prompt of a text-only model follows its template alone, as Hugging Face tokenizers
-        do; that of a model with pictures also gets the tokenizer's BOS, as their processors do.
+        A chat prompt of a text-only model follows its template alone, as Hugging Face's
+        tokenizers do; a model with pictures also gets the tokenizer's BOS, as by its processor.
         """
         bos = self._tokenizer.bos_token_id
-        if bos is None:
+        if bos is None or isinstance(first, TokensPart):
             return
         while assembly.ids[:2] == [bos, bos]:
             assembly.move([], drop=1)
-        is_chat = isinstance(first, Turn)
-        is_wanted = self._tokenizer.adds_bos and not isinstance(first, TokensPart)
-        if is_chat and self._image_token_id is None:
+        is_wanted = self._tokenizer.adds_bos
+        if isinstance(first, Turn) and self._image_token_id is None:
             is_wanted = False
         if add_bos == "auto" and is_wanted and assembly.ids[:1] != [bos]:
             assembly.move([bos])

@@ -114,6 +114,10 @@ class Tokenizer:
         """Token ids of `text`; nothing it spells becomes a control token. Pure."""
         return self.encode_stretches([Stretch(text)])
 
+    def encode_inside(self, text: str) -> list[int]:
+        """Like `encode_plain` for a text that does not begin the prompt. Pure."""
+        return self.encode_stretches([Stretch(text)], at_start=False)
+
     def encode_template(self, text: str) -> list[int]:
         """Token ids of `text`; control tokens it spells count, none is added. Pure."""
         return self.encode_stretches([Stretch(text, is_template=True)])

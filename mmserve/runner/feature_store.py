@@ -72,7 +72,9 @@ class FeatureStore:
         hidden[start : start + use.num_tokens] = feature[use.feature_start : end]
 
     def _pixels(self, encoder: PictureEncoder, item: EncodeItem) -> Tensor:
-        pixels = torch.from_numpy(item.inputs["pixel_values"]).to(self._device, self._dtype)
+        pixels = torch.tensor(
+            item.inputs["pixel_values"], dtype=self._dtype, device=self._device
+        )
         if tuple(pixels.shape) != encoder.pixel_shape:
             message = (
                 f"pixels of shape {tuple(pixels.shape)}, the model takes {encoder.pixel_shape}"

@@ -7,9 +7,10 @@ the server read other files or addresses.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import av
 from av.container import InputContainer
@@ -21,6 +22,7 @@ from mmserve.vision.refusal import refused
 
 if TYPE_CHECKING:
     from av.packet import Packet
+    from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
 __all__ = ["decoded", "flushed", "no_video", "opened_clip", "packets"]
@@ -29,6 +31,9 @@ _FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif,apng,mpegts,mpeg,mpegvideo,ogg,flv,asf,"
     "h264,hevc,av1,obu,ivf,m4v,mjpeg,dv,mxf"
 )
+# the sample description of an MP4 track, or the codec of a Matroska track
+_CODEC = re.compile(rb"stsd.{12}([\w ]{4})|(V_[A-Z0-9/_]+)", re.DOTALL)
+_SOUND = frozenset({"mp4a", "ac-3", "Opus", "fLaC", "alac", "text", "tx3g"})
 _OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": ""}
 
 
@@ -49,8 +54,10 @@ def opened_clip(
         if not streams:
             raise no_video()
         stream = streams[0]
-        if stream.codec_context is None:
-            raise refused("unsupported", "has a video stream in a codec without a decoder")
+        if cast("VideoCodecContext | None", stream.codec_context) is None:
+            codec = _codec_name(content)
+            message = f"has a video stream in a codec without a decoder: {codec}"
+            raise refused("unsupported", message, codec=codec)
         stream.codec_context.options = {"max_pixels": str(limit_pixels)}
         yield container, stream
 
@@ -86,6 +93,12 @@ def flushed(stream: VideoStream) -> list[VideoFrame]:
 def no_video() -> MediaRefused:
     """The refusal of anything that holds no moving pictures. Pure."""
     return refused("undecodable", "has no decodable video stream")
+
+
+def _codec_name(content: bytes) -> str:
+    """What the container itself calls its video codec, as far as that can be told."""
+    names = [(found[1] or found[2]).decode() for found in _CODEC.finditer(content)]
+    return next((name for name in names if name not in _SOUND), "unknown")
 
 
 def _is_cover(stream: VideoStream) -> bool:

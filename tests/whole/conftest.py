@@ -33,7 +33,12 @@ def engine(tiny_directory: Path, media_folder: Path) -> Iterator[Engine]:
     """An engine in this process that checks its ledgers after every step."""
     media = MediaConfig(allow_private_hosts=True, media_folder=str(media_folder))
     config = EngineConfig(
-        model=str(tiny_directory), num_slots=8192, threads=1, verify_steps=True, media=media
+        model=str(tiny_directory),
+        served_name="tiny",
+        num_slots=8192,
+        threads=1,
+        verify_steps=True,
+        media=media,
     )
     with Engine.from_config(config) as engine:
         yield engine

@@ -1,10 +1,12 @@
 """Parts to prompts."""
 
+import functools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.prompt.media import Item
-from plan.prompt.vocabularies import NAMED, TEMPLATES, VOCABULARIES
+from plan.prompt.vocabularies import NAMED, TEMPLATES, VOCABULARIES, WRAPPED
 
 from mmserve.core import (
     BadRequest,
@@ -27,9 +29,15 @@ V = VideoPart(PathSource("v.mp4"))
 ANSWER = Turn("assistant", (), is_open=True)
 
 
+@functools.cache
+def template_of(style, tokenizer):
+    """A compiled template."""
+    return ChatTemplate(TEMPLATES[style], tokenizer.special_tokens)
+
+
 def builder(style=None, tokenizer=MERGES, **kwargs):
     """A builder for one of the template styles."""
-    template = ChatTemplate(TEMPLATES[style], tokenizer.special_tokens) if style else None
+    template = template_of(style, tokenizer) if style else None
     kwargs.setdefault("image_token_id", tokenizer.token_id("<image>"))
     return PromptBuilder(tokenizer, template, **kwargs)
 
@@ -96,7 +104,7 @@ TEXT = st.lists(st.sampled_from(FRAGMENTS), max_size=6).map("".join)
 
 
 @pytest.mark.parametrize("style", ["chatml", "inst", "llava"])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(system=TEXT, question=TEXT, reply=TEXT, more=TEXT)
 def test_users_never_write_control_tokens(style, system, question, reply, more):
     """Control tokens are those of the harmless conversation, whatever the texts spell."""
@@ -122,7 +130,7 @@ def controls(prompt):
     return [one for one in prompt.token_ids.tolist() if one in MERGES.control_ids]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(text=TEXT)
 def test_text_of_users_arrives_complete(text):
     """Marks leave no trace: the text between the template's tokens is the user's."""
@@ -360,6 +368,20 @@ def test_style_stands_around_pictures_outside_of_templates():
     prompt = builder(picture_style=style).build([TextPart("a"), P], media("p"))
     assert f"<s>a<|im_start|>{'<image>' * 3}<|im_end|>" == text_of(prompt)
     assert len(set(controls(prompt)) - {MERGES.bos_token_id}) == 3
+
+
+def test_style_is_taken_from_the_template():
+    """What a template writes around pictures also stands around those outside of it."""
+    tokens = builder().build([P], media("p"), chat_template=None)
+    assert text_of(tokens) == "<s><image><image><image>"
+    wrapping = PromptBuilder(
+        MERGES,
+        ChatTemplate(WRAPPED, MERGES.special_tokens),
+        image_token_id=MERGES.token_id("<image>"),
+    )
+    expected = f"<|im_start|>{'<image>' * 3}<|im_end|>"
+    assert f"<s>{expected}" == text_of(wrapping.build([P], media("p")))
+    assert f"a{expected}b" in text_of(wrapping.build([user("a", P, "b")], media("p")))
 
 
 def test_atomic_spans_say_so():

@@ -179,4 +179,7 @@ THINKER = (
 )
 """Leaves the thinking of earlier turns out, and begins a new one."""
 
+WRAPPED = CHATML.replace("<image>", "<|im_start|><image><|im_end|>")
+"""Writes control tokens around pictures."""
+
 TEMPLATES = {"chatml": CHATML, "inst": INST, "llava": LLAVA, "thinker": THINKER}

@@ -309,6 +309,18 @@ def test_modern_codecs_have_the_right_tones(name):
     assert all(close_to(a, b) for a, b in zip(reference, frames, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("container", "known", "unknown"),
+    [("mp4", b"avc1", b"zz01"), ("matroska", b"V_MPEG4/ISO/AVC", b"V_NONE4/ISO/ABC")],
+)
+def test_codec_without_a_decoder_is_named(container, known, unknown):
+    """A clip in a codec that nothing here decodes is refused by the codec's name (O-VID-08)."""
+    content = clip_of(brightening(3), container=container).replace(known, unknown)
+    with pytest.raises(MediaRefused, match=unknown.decode()) as caught:
+        frames_shown(content)
+    assert caught.value.fields["reason"] == "unsupported"
+
+
 def test_frames_given_as_pictures():
     """A clip of pictures gives every picture, in order, at its own rate."""
     pictures = tuple(BytesSource(saved(flat(8, 8, (n, n, n)))) for n in range(12))

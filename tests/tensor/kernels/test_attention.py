@@ -97,7 +97,7 @@ def test_sixteen_pictures_are_read_once_each() -> None:
     step = plan_segments(rows)
     assert [len(segment.queries) for segment in step.segments] == [8] * 16
     assert {len(segment.slots) for segment in step.segments} == {50}
-    assert [len(batch.queries) for batch in step.batches] == [128]
+    assert [len(batch.table.queries) for batch in step.batches] == [128]
     assert step.num_levels == 2
 
 
@@ -111,6 +111,32 @@ def test_shared_prefix_of_a_group_is_cut_at_every_depth() -> None:
     shapes = sorted((len(s.queries), len(s.slots)) for s in step.segments)
     assert shapes == [(2, 100), (2, 100), (4, 100)]
     assert step.num_levels == 3
+
+
+def test_neighbouring_rows_are_read_through_windows() -> None:
+    """Rows with short runs side by side are read eight at a time, without gathering."""
+    rows = [QueryRow(1, np.arange(i * 32, i * 32 + 20)) for i in range(16)]
+    step = plan_segments(rows)
+    assert [len(segment.queries) for segment in step.segments] == [8, 8]
+    assert step.batches == ()
+    hidden = step.segments[1].hidden
+    assert hidden is not None
+    assert (~hidden).sum(axis=1).tolist() == [20] * 8
+
+
+def test_a_neighbour_that_went_wrong_is_not_felt() -> None:
+    """Values that are not numbers in one row's KV do not reach the rows of its window."""
+    kv = _store(2, 8, 0)
+    rows = [QueryRow(1, np.arange(i * 32, i * 32 + 20)) for i in range(8)]
+    queries = torch.randn(8, 4, 8)
+    plan = TorchAttention().plan(kv, rows)
+    before = plan.attend(0, queries)
+    broken = torch.full((20, 2, 8), torch.nan)
+    KvWriter(kv, rows[3].slots).write(0, broken, broken)
+    after = plan.attend(0, queries)
+    assert after[3].isnan().all()
+    others = [i for i in range(8) if i != 3]
+    torch.testing.assert_close(after[others], before[others])
 
 
 def test_a_long_prefill_is_done_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,7 @@ def test_accounting_adds_up_after_a_storm(tiny_directory) -> None:
     """After 300 random requests, some aborted, all slots are free or cached, none is held."""
     config = EngineConfig(
         model=str(tiny_directory),
+        served_name="tiny",
         num_slots=512,
         threads=1,
         verify_steps=True,
@@ -233,6 +234,7 @@ def test_more_pictures_than_the_feature_cache_holds(tiny_directory, ask: Asker) 
     tokens = ask.chat(picture(0), "?").image_tokens
     config = EngineConfig(
         model=str(tiny_directory),
+        served_name="tiny",
         num_slots=2048,
         threads=1,
         verify_steps=True,

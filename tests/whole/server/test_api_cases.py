@@ -140,16 +140,22 @@ def test_greedy_samples_are_equal(ask, pictures) -> None:
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 def test_limits(ask, field: str) -> None:
-    """One is one token, zero is none, null is absent, and the server goes on."""
+    """One is one token, zero is none, and the server goes on."""
     asked = {"max_tokens": None, "ignore_eos": True, "logprobs": False, "top_logprobs": None}
     one = ask.chat("Hi", **{**asked, field: 1})
     assert one.usage["completion_tokens"] == 1
     assert one.body["choices"][0]["finish_reason"] == "length"
     none = ask.chat("Hi", **{**asked, field: 0})
     assert (none.usage["completion_tokens"], none.text) == (0, "")
-    absent = ask.chat("Hi", **{**asked, field: None})
-    assert absent.usage["total_tokens"] == 512
     assert ask.chat(CANARY).status == 200
+
+
+def test_no_limit_is_the_context(ask) -> None:
+    """Null is absent, and an answer without a limit ends where the context does."""
+    asked = {"max_tokens": None, "ignore_eos": True, "logprobs": False, "top_logprobs": None}
+    long = ask.chat("Hi" * 200, **asked)
+    assert long.usage["total_tokens"] == 512
+    assert long.body["choices"][0]["finish_reason"] == "length"
 
 
 def test_two_requests_with_one_id(ask, server_url: str) -> None:

@@ -1,0 +1,79 @@
+"""A row and one of its questions -> the engine's request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mmserve.batch.rows import Row
+from mmserve.core import (
+    ImagePart,
+    MediaSource,
+    PathSource,
+    Request,
+    SamplingParams,
+    TextPart,
+    Turn,
+    UrlSource,
+    VideoPart,
+)
+
+__all__ = ["AskSettings", "media_source", "request_of"]
+
+_ADDRESS_STARTS = ("http://", "https://", "data:", "file:")
+
+
+def _setting(default: Any, doc: str, low: float) -> Any:  # noqa: ANN401
+    return field(default=default, metadata={"doc": doc, "low": low})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskSettings:
+    """What holds for rows that do not say otherwise.
+
+    A row that gives `num_frames` or `fps` replaces both. Flags and docs derive from here.
+    """
+
+    num_frames: int | None = _setting(None, "frames of each clip", 1)
+    fps: float | None = _setting(None, "frames a second of each clip", 0.001)
+    max_tokens: int = _setting(128, "most tokens of an answer", 1)
+    temperature: float = _setting(0.0, "chance in choosing tokens; 0 is greedy", 0)
+
+
+def media_source(place: str) -> MediaSource:
+    """A path of the user's own machine, or an address, which goes through the guards. Pure."""
+    is_address = "://" in place or place.lower().startswith(_ADDRESS_STARTS)
+    return UrlSource(place) if is_address else PathSource(place)
+
+
+def request_of(row: Row, question_index: int, settings: AskSettings) -> Request:
+    """One user turn, media before the question, and an open turn for the answer. Pure."""
+    media: tuple[VideoPart | ImagePart, ...]
+    if row.video is not None:
+        media = (_clip(row, row.video, settings),)
+    else:
+        media = tuple(ImagePart(media_source(place)) for place in row.images)
+    question = TextPart(row.questions[question_index])
+    return Request(
+        request_id=f"line-{row.line}-{question_index}",
+        parts=(Turn("user", (*media, question)), Turn("assistant", (), is_open=True)),
+        sampling=SamplingParams(
+            max_new_tokens=settings.max_tokens if row.max_tokens is None else row.max_tokens,
+            temperature=settings.temperature,
+            constraint=row.constraint,
+        ),
+        client="video-qa",
+    )
+
+
+def _clip(row: Row, video: str, settings: AskSettings) -> VideoPart:
+    part = VideoPart(
+        media_source(video),
+        num_frames=row.num_frames,
+        fps=row.fps,
+        start_s=row.start_s,
+        end_s=row.end_s,
+    )
+    if row.num_frames is None and row.fps is None:
+        return replace(part, num_frames=settings.num_frames, fps=settings.fps)
+    return part

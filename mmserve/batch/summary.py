@@ -1,0 +1,92 @@
+"""What a run has done so far, counted in questions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from mmserve.batch.output import KeptRecord
+from mmserve.batch.records import Record
+
+__all__ = ["Summary", "Tally"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a run did so far; counts are questions.
+
+    Args:
+        total: questions in the input.
+        answered, failed: records written by this run.
+        kept_answered, kept_failed: records of an earlier run that were kept.
+        prompt_tokens, cached_tokens: over this run's answers.
+        completion_tokens: over this run's answers.
+        seconds: since the run began.
+    """
+
+    total: int
+    answered: int = 0
+    failed: int = 0
+    kept_answered: int = 0
+    kept_failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+
+    @property
+    def num_done(self) -> int:
+        """Questions that have a record."""
+        return self.answered + self.failed + self.kept_answered + self.kept_failed
+
+    @property
+    def has_failed_rows(self) -> bool:
+        """Whether the output holds an error record."""
+        return self.failed + self.kept_failed > 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a run so far."""
+
+    total: int
+    kept_answered: int
+    kept_failed: int
+    began_s: float = field(default_factory=time.monotonic)
+    answered: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    @classmethod
+    def of(cls, total: int, kept: Collection[KeptRecord]) -> Tally:
+        """Counts at the start of a run of `total` questions with these records kept."""
+        kept_failed = sum(record.is_error for record in kept)
+        return cls(total, len(kept) - kept_failed, kept_failed)
+
+    def add(self, record: Record) -> None:
+        """Count one written record."""
+        if record.error is not None:
+            self.failed += 1
+            return
+        self.answered += 1
+        if record.usage is not None:
+            self.prompt_tokens += record.usage.prompt_tokens
+            self.cached_tokens += record.usage.cached_tokens
+            self.completion_tokens += record.usage.completion_tokens
+
+    def summary(self) -> Summary:
+        """The counts as a value."""
+        return Summary(
+            total=self.total,
+            answered=self.answered,
+            failed=self.failed,
+            kept_answered=self.kept_answered,
+            kept_failed=self.kept_failed,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            completion_tokens=self.completion_tokens,
+            seconds=time.monotonic() - self.began_s,
+        )

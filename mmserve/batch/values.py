@@ -1,0 +1,128 @@
+"""Checks of single values of a row: each gives the value as a row holds it, or a fault."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["CHECKS", "Fault", "shown"]
+
+_MAX_SHOWN_CHARACTERS = 60
+
+
+class Fault(ValueError):
+    """What is wrong with one value, as the end of a sentence that begins with its name."""
+
+
+def shown(value: object) -> str:
+    """`value` as JSON, cut when long. Pure."""
+    text = json.dumps(value)
+    if len(text) <= _MAX_SHOWN_CHARACTERS:
+        return text
+    return f"{text[:_MAX_SHOWN_CHARACTERS]}... ({len(text):,} characters)"
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise Fault(f"must be a text, not {shown(value)}")
+    if not value.strip():
+        raise Fault("is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise Fault(f"holds half of a surrogate pair at character {error.start + 1}") from None
+    return value
+
+
+def _place(value: object) -> str:
+    text = _text(value)
+    if "\0" in text:
+        raise Fault("holds a NUL character")
+    return text
+
+
+def _identity(value: object) -> str | int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise Fault(f"must be a text or a whole number, not {shown(value)}")
+    return _text(value)
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Fault(f"must be a whole number, not {shown(value)}")
+    if not 1 <= value < 2**31:
+        raise Fault(f"is {shown(value)}, allowed is 1 to {2**31 - 1:,}")
+    return value
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise Fault(f"must be a number, not {shown(value)}")
+    if not abs(value) < 1e12 or not math.isfinite(value):
+        raise Fault(f"is {shown(value)}, allowed is up to 1e12")
+    return float(value)
+
+
+def _rate(value: object) -> float:
+    rate = _number(value)
+    if rate <= 0:
+        raise Fault(f"is {shown(value)}, must be above 0")
+    return rate
+
+
+def _moment(value: object) -> float:
+    moment = _number(value)
+    if moment < 0:
+        raise Fault(f"is {shown(value)}, must be 0 or more")
+    return moment
+
+
+def _list_of(check: Callable[[object], str]) -> Callable[[object], tuple[str, ...]]:
+    def read(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise Fault(f"must be a list, not {shown(value)}")
+        if not value:
+            raise Fault("is an empty list")
+        found = []
+        for at, entry in enumerate(value):
+            try:
+                found.append(check(entry))
+            except Fault as fault:
+                raise Fault(f"entry {at} {fault}") from None
+        return tuple(found)
+
+    return read
+
+
+def _options(value: object) -> tuple[str, ...]:
+    options = _list_of(_text)(value)
+    if len(set(options)) < len(options):
+        raise Fault("names an option twice")
+    return options
+
+
+def _schema(value: object) -> str:
+    if not isinstance(value, dict):
+        raise Fault(f"must be a JSON schema (an object), not {shown(value)}")
+    return json.dumps(value, ensure_ascii=False)
+
+
+CHECKS: dict[str, Callable[[object], Any]] = {
+    "id": _identity,
+    "question": lambda value: (_text(value),),
+    "questions": _list_of(_text),
+    "video": _place,
+    "images": _list_of(_place),
+    "num_frames": _count,
+    "fps": _rate,
+    "start_s": _moment,
+    "end_s": _rate,
+    "max_tokens": _count,
+    "regex": _text,
+    "choices": _options,
+    "json_schema": _schema,
+}

@@ -1,0 +1,12 @@
+"""Regex, choices, JSON Schema and grammars to the set of tokens that may come next.
+
+Owns compiled grammars. What cannot be enforced is refused before anything runs, naming the
+keyword or position. Called by `engine` (compiles off the step loop) and, through
+`core.Matcher`, by `sched`.
+
+    Constraint --GrammarCompiler--> Matcher: allowed  forced_tokens  accept  rollback  fork
+"""
+
+from mmserve.constrained.grammar import GrammarCompiler
+
+__all__ = ["GrammarCompiler"]

@@ -1,0 +1,83 @@
+"""An engine in this process, through the `Client` port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from mmserve.core import Client, Output, Request, Ticket
+from mmserve.lang.backends.port import Call, Scores
+from mmserve.lang.backends.scoring import PromptCall, score_by_calls
+
+__all__ = ["ClientBackend"]
+
+
+class _TicketCall:
+    """A ticket as a call."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+
+    def prompt_ids(self) -> tuple[int, ...]:
+        return self._ticket.report().token_ids
+
+    def outputs(self) -> Iterator[Output]:
+        return self._ticket.outputs()
+
+    def cancel(self) -> None:
+        self._ticket.cancel()
+
+
+class ClientBackend:
+    """Answers by any object with the `Client` port.
+
+    Args:
+        client: the engine.
+        chat_template: a Jinja template or a file that holds one; the model's own when None.
+    """
+
+    def __init__(self, client: Client, chat_template: str | Path | None = None) -> None:
+        self._client = client
+        self._chat_template = _template_text(chat_template)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._client.model.name
+
+    def start(self, request: Request) -> _TicketCall:
+        """Submit it. Does not wait for the model."""
+        if self._chat_template is not None:
+            request = replace(request, chat_template=self._chat_template)
+        return _TicketCall(self._client.submit(request))
+
+    def score(
+        self, request: Request, options: Sequence[str], hold: Callable[[Call], None]
+    ) -> Scores:
+        """Score options by calls that generate nothing; see `Backend.score`."""
+
+        def start(scoring: Request) -> PromptCall:
+            call = self.start(scoring)
+            hold(call)
+            return call
+
+        return score_by_calls(self._client, request, options, start)
+
+    def flush_cache(self) -> bool:
+        """Forget cached prefixes; False if calls under way forbid it."""
+        return self._client.flush_cache()
+
+    def server_info(self) -> dict[str, object]:
+        """Facts of the model, and the engine's counters."""
+        model = asdict(self._client.model)
+        model["fingerprint"] = self._client.model.fingerprint.hex()
+        return {"model": model, "counters": self._client.counters()}
+
+
+def _template_text(template: str | Path | None) -> str | None:
+    if isinstance(template, Path):
+        return template.read_text(encoding="utf-8")
+    if template is not None and "{" not in template and Path(template).is_file():
+        return Path(template).read_text(encoding="utf-8")
+    return template

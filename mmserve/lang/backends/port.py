@@ -1,0 +1,70 @@
+"""What the language asks of whoever answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mmserve.core import Output, Request, TokenLogprob
+
+__all__ = ["Backend", "Call", "OptionScore", "Scores"]
+
+
+@dataclass(frozen=True, slots=True)
+class OptionScore:
+    """An option's tokens after the prompt, and the likeliest next token where one is told."""
+
+    tokens: tuple[TokenLogprob, ...]
+    following: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The prompt's own end, and a score for each option in order."""
+
+    prompt_end: Output
+    options: tuple[OptionScore, ...]
+
+
+class Call(Protocol):
+    """A request under way."""
+
+    def outputs(self) -> Iterator[Output]:
+        """News of all sequences until each has ended. Raises what went wrong."""
+        ...
+
+    def cancel(self) -> None:
+        """Abort it. Never blocks on the backend; callable from any thread, more than once."""
+        ...
+
+
+class Backend(Protocol):
+    """Answers requests. Used from many threads at once."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        ...
+
+    def start(self, request: Request) -> Call:
+        """Hand a request in. Does not wait for the model."""
+        ...
+
+    def score(
+        self, request: Request, options: Sequence[str], hold: Callable[[Call], None]
+    ) -> Scores:
+        """Log-probabilities of each option's tokens after the prompt of `request`.
+
+        Waits. Every call made is handed to `hold` before it is waited for. Raises what they
+        raise.
+        """
+        ...
+
+    def flush_cache(self) -> bool:
+        """Forget cached prefixes; False if calls under way forbid it."""
+        ...
+
+    def server_info(self) -> dict[str, object]:
+        """What the backend says about itself."""
+        ...

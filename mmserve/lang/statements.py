@@ -1,0 +1,278 @@
+"""Carries out one statement of a state: text, media, turns, scopes, calls, choices, forks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from mmserve.core import (
+    Aborted,
+    BackendFailed,
+    BadRequest,
+    CallTimeout,
+    Finish,
+    ImagePart,
+    Output,
+    Part,
+    RawPart,
+    Request,
+    SamplingParams,
+    TextPart,
+    TokenLogprob,
+    TokensPart,
+    VideoPart,
+)
+from mmserve.lang.backends.port import Call, OptionScore
+from mmserve.lang.backends.scoring import scoring_request, whole_output
+from mmserve.lang.choices import Entry
+from mmserve.lang.execution import Execution, Statement
+from mmserve.lang.ir import Gen, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, Snapshot
+from mmserve.lang.parameters import CallOptions
+from mmserve.lang.stops import StopWatch
+from mmserve.lang.variables import Answer, Variable, logprob_entry
+
+__all__ = ["perform"]
+
+_NOTHING = SamplingParams(max_new_tokens=0, temperature=0.0)
+
+
+def perform(execution: Execution, statement: Statement) -> None:
+    """Do it, waiting for the model where it must. Changes: the execution. Raises what fails."""
+    match statement.node:
+        case Gen() as node:
+            _generate(execution, node, statement.variable)
+        case Select() as node:
+            _choose(execution, node, statement.variable)
+        case Snapshot() as node:
+            _share(execution, node)
+        case _:
+            _record(execution, statement)
+
+
+def _record(execution: Execution, statement: Statement) -> None:
+    conversation = execution.conversation
+    with execution.monitor:
+        match statement.node:
+            case TextPart(text) | RawPart(text) as piece:
+                conversation.add(piece)
+                execution.emit(text, statement.variable)
+            case ImagePart() | VideoPart() as piece:
+                conversation.add(piece)
+            case RoleBegin(role):
+                conversation.begin(role)
+            case RoleEnd():
+                conversation.end()
+            case ScopeBegin():
+                execution.open_scope(statement.variable)
+            case ScopeEnd(name):
+                execution.close_scope(name)
+
+
+# -- one answer ------------------------------------------------------------------------------
+
+
+def _generate(execution: Execution, node: Gen, variable: Variable) -> None:
+    options = execution.setting.options.changed(node.changes)
+    sampling = options.call_sampling()
+    sampling = replace(
+        sampling, constraint=node.constraint, stop=(*sampling.stop, *node.extra_stops)
+    )
+    request = _request(options, execution.conversation.parts(), sampling)
+    answers = [Answer(request.request_id, options) for _ in range(sampling.n)]
+    with execution.monitor:
+        execution.answers.extend(answers)
+        variable.meta = (
+            (lambda: [answer.meta() for answer in answers])
+            if sampling.n > 1
+            else (answers[0].meta)
+        )
+    with _time_limit(execution, options.timeout_s):
+        _collect(execution, request, answers, options, variable)
+    with execution.monitor:
+        if execution.error is None:
+            execution.conversation.add(TextPart(answers[0].text))
+            execution.conversation.is_fresh = False
+            texts = [answer.text for answer in answers]
+            execution.settle(variable, texts if sampling.n > 1 else texts[0])
+
+
+def _collect(
+    execution: Execution,
+    request: Request,
+    answers: list[Answer],
+    options: CallOptions,
+    variable: Variable,
+) -> None:
+    watches = [StopWatch(options.stop_regex) for _ in answers]
+    call = _start(execution, request)
+    for output in call.outputs():
+        if execution.error is not None:
+            return
+        _raise_failed_end(output)
+        answer, watch = answers[output.index], watches[output.index]
+        if answer.finish is not None:
+            continue
+        text = watch.feed(output.text)
+        if output.finish is not None:
+            text += watch.close()
+        with execution.monitor:
+            answer.add(output, text)
+            if watch.matched is not None:
+                answer.finish = Finish("stop", watch.matched)
+        if output.index == 0:
+            execution.emit(text, variable)
+        if options.stop_regex and all(other.finish is not None for other in answers):
+            call.cancel()
+            break
+    if any(answer.finish is None for answer in answers) and execution.error is None:
+        message = "the backend ended a call without an end of every answer"
+        raise BackendFailed(message, status=None)
+
+
+def _raise_failed_end(output: Output) -> None:
+    finish = output.finish
+    if finish is not None and finish.error is not None:
+        raise finish.error
+    if finish is not None and finish.reason in ("abort", "error"):
+        message = "the backend aborted the call"
+        raise Aborted(message)
+
+
+# -- a choice --------------------------------------------------------------------------------
+
+
+def _choose(execution: Execution, node: Select, variable: Variable) -> None:
+    options = execution.setting.options
+    request = _request(options, execution.conversation.parts(), _NOTHING)
+    with _time_limit(execution, node.timeout_s or options.timeout_s):
+        scores = execution.setting.backend.score(request, node.choices, execution.hold)
+        alone = None
+        if getattr(node.method, "requires_unconditional_logprobs", False):
+            alone = _alone(execution, request, scores.options)
+    if execution.error is not None:
+        return
+    meta = _decide(node, scores.options, alone)
+    winner = node.choices[int(str(meta["choice_index"]))]
+    answer = Answer(request.request_id, options)
+    answer.add(scores.prompt_end, "")
+    meta = answer.meta() | meta
+    with execution.monitor:
+        execution.answers.append(answer)
+        variable.meta = lambda: meta
+        execution.conversation.add(TextPart(winner))
+        execution.conversation.is_fresh = False
+        execution.emit(winner, variable)
+        execution.settle(variable, winner)
+
+
+def _alone(
+    execution: Execution, request: Request, scores: Sequence[OptionScore]
+) -> list[list[Entry]]:
+    """The options' tokens with nothing before them; the first counts 0."""
+    calls: list[Call | None] = []
+    for score in scores:
+        ids = TokensPart(tuple(token.token_id for token in score.tokens))
+        is_single = len(score.tokens) == 1
+        calls.append(
+            None if is_single else _start(execution, scoring_request(request, (ids,), 0))
+        )
+    rows: list[list[Entry]] = []
+    for score, call in zip(scores, calls, strict=True):
+        later = (whole_output(call).prompt_logprobs or ())[1:] if call is not None else ()
+        rows.append([[0.0, score.tokens[0].token_id, None], *map(_entry, later)])
+    return rows
+
+
+def _decide(
+    node: Select, scores: Sequence[OptionScore], alone: list[list[Entry]] | None
+) -> dict[str, object]:
+    tokens = [[_entry(token) for token in score.tokens] for score in scores]
+    following = [[_entry(token) for token in score.following] for score in scores]
+    means = [
+        sum(token.logprob or 0.0 for token in score.tokens) / len(score.tokens)
+        for score in scores
+    ]
+    decision = node.method(
+        choices=list(node.choices),
+        normalized_prompt_logprobs=means,
+        input_token_logprobs=tokens,
+        output_token_logprobs=following,
+        unconditional_token_logprobs=alone,
+    )
+    if decision.decision not in node.choices:
+        message = f"a rule chose {decision.decision!r}, which is no option"
+        raise ValueError(message)
+    return {
+        "normalized_prompt_logprobs": means,
+        "input_token_logprobs": tokens,
+        "output_token_logprobs": following,
+        **(decision.meta_info or {}),
+        "choice_index": node.choices.index(decision.decision),
+    }
+
+
+def _entry(token: TokenLogprob) -> Entry:
+    return logprob_entry(token, has_text=False)
+
+
+# -- a fork ----------------------------------------------------------------------------------
+
+
+def _share(execution: Execution, node: Snapshot) -> None:
+    conversation = execution.conversation
+    options = execution.setting.options
+    if node.is_shared and conversation.is_fresh:
+        request = _request(options, conversation.parts(), _NOTHING)
+        answer = Answer(request.request_id, options)
+        with _time_limit(execution, options.timeout_s):
+            end = whole_output(_start(execution, request))
+        with execution.monitor:
+            answer.add(end, "")
+            execution.answers.append(answer)
+            conversation.is_fresh = False
+    if execution.error is None:
+        node.release()
+
+
+# -- calls -----------------------------------------------------------------------------------
+
+
+def _start(execution: Execution, request: Request) -> Call:
+    call = execution.setting.backend.start(request)
+    execution.hold(call)
+    return call
+
+
+def _request(
+    options: CallOptions,
+    parts: tuple[Part, ...],
+    sampling: SamplingParams,
+) -> Request:
+    if not parts:
+        message = "a call has an empty prompt"
+        raise BadRequest(message, field="prompt", reason="empty", hint="append something first")
+    return Request(
+        request_id=os.urandom(12).hex(),
+        parts=parts,
+        sampling=sampling,
+        cache_salt=options.cache_salt,
+        priority=options.priority,
+    )
+
+
+@contextlib.contextmanager
+def _time_limit(execution: Execution, timeout_s: float | None) -> Iterator[None]:
+    if timeout_s is None:
+        yield
+        return
+    error = CallTimeout(f"a call took longer than {timeout_s:g} s", timeout_s=timeout_s)
+    timer = threading.Timer(timeout_s, execution.fail, (error,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

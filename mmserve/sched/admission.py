@@ -1,0 +1,86 @@
+"""Whether a sequence can be served at all, and how large it may get."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mmserve.core import BadRequest, ContextTooLong, Prompt
+from mmserve.radix import Interner, prefix_keys
+from mmserve.sched.sequence import GrowingArray, Sequence, SequenceSpec
+
+__all__ = ["growth", "make_sequence"]
+
+_GROWTH_TOKENS = 32
+"""Answer tokens kept free for a running sequence when another one is to be admitted."""
+
+
+def make_sequence(
+    spec: SequenceSpec,
+    *,
+    arrival: int,
+    now_s: float,
+    room_tokens: int,
+    vocab_size: int,
+    interner: Interner,
+) -> Sequence:
+    """A waiting sequence, its answer cut to `room_tokens` of prompt and answer together.
+
+    Raises:
+        BadRequest: the prompt is empty or has a token outside the vocabulary.
+        ContextTooLong: no token of an answer would fit.
+
+    Changes: `interner`.
+    """
+    prompt, params = spec.prompt, spec.sampling
+    _check_prompt(prompt, vocab_size)
+    num_prompt = prompt.num_tokens
+    num_wanted = params.max_new_tokens
+    num_least = num_prompt + (0 if num_wanted == 0 else 1)
+    if num_least > room_tokens:
+        raise _too_long(prompt, num_least, room_tokens)
+    room = room_tokens - num_prompt
+    scores_from = params.prompt_logprobs_from
+    return Sequence(
+        spec=spec,
+        arrival=arrival,
+        arrived_s=now_s,
+        num_prompt=num_prompt,
+        max_new=room if num_wanted is None else min(num_wanted, room),
+        tokens=GrowingArray(np.ascontiguousarray(prompt.token_ids, dtype=np.int64)),
+        keys=GrowingArray(prefix_keys(prompt, interner)),
+        next_score=num_prompt if scores_from is None else max(1, scores_from),
+        atomic=tuple((span.start, span.end) for span in prompt.spans if span.is_atomic),
+    )
+
+
+def growth(sequence: Sequence) -> int:
+    """Slots a sequence is expected to take soon, beyond those it has. Pure."""
+    num_new = min(sequence.max_new - sequence.num_output, _GROWTH_TOKENS)
+    return sequence.known - len(sequence.slots) + num_new
+
+
+def _check_prompt(prompt: Prompt, vocab_size: int) -> None:
+    if not prompt.num_tokens:
+        raise BadRequest("the prompt has no tokens", field="prompt", reason="empty")
+    lowest, highest = int(prompt.token_ids.min()), int(prompt.token_ids.max())
+    if lowest < 0 or highest >= vocab_size:
+        token_id = lowest if lowest < 0 else highest
+        message = f"the prompt has token {token_id}, the vocabulary has {vocab_size} tokens"
+        raise BadRequest(message, field="input_ids", reason="token_id", token_id=token_id)
+
+
+def _too_long(prompt: Prompt, num_tokens: int, room_tokens: int) -> ContextTooLong:
+    num_media = prompt.num_image_tokens + prompt.num_video_tokens
+    num_text = prompt.num_tokens - num_media
+    message = (
+        f"prompt and one token of answer are {num_tokens} tokens "
+        f"({num_text} text, {num_media} media), the limit is {room_tokens}"
+    )
+    return ContextTooLong(
+        message,
+        hint="shorten the prompt, or use fewer or smaller pictures",
+        tokens=num_tokens,
+        limit_tokens=room_tokens,
+        text_tokens=num_text,
+        media_tokens=num_media,
+    )

@@ -1,0 +1,62 @@
+"""The next token of a row: what its choice depends on, and whether it ends the answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mmserve.core import Finish, RowSampling
+from mmserve.sched.sequence import Sequence
+
+__all__ = ["accept_token", "row_sampling"]
+
+
+def row_sampling(sequence: Sequence) -> RowSampling | None:
+    """How to draw the token after the last known one; None if none is wanted. Pure."""
+    params = sequence.spec.sampling
+    is_scoring = sequence.max_new == 0
+    if is_scoring:
+        if not params.return_logprobs:
+            return None
+        params = replace(params, temperature=0.0)
+    num_prompt, known = sequence.num_prompt, sequence.known
+    needs_prompt = params.repetition_penalty != 1
+    matcher = None if is_scoring else sequence.spec.matcher
+    too_early = not is_scoring and sequence.num_output < params.min_new_tokens
+    return RowSampling(
+        params=params,
+        seed=sequence.spec.seed,
+        position=sequence.num_output,
+        output_ids=sequence.tokens.view(num_prompt, known),
+        prompt_ids=sequence.tokens.view(0, num_prompt) if needs_prompt else None,
+        allowed=None if matcher is None else matcher.allowed(),
+        banned_ids=_end_tokens(sequence) if too_early else (),
+    )
+
+
+def accept_token(sequence: Sequence, token_id: int) -> Finish | None:
+    """Append a drawn token; the end it brings, if it does.
+
+    Raises:
+        Broken: the grammar did not allow the token.
+
+    Changes: the sequence's tokens, its matcher.
+    """
+    params, matcher = sequence.spec.sampling, sequence.spec.matcher
+    sequence.tokens.append(token_id)
+    sequence.keys.append(token_id)
+    if token_id in _end_tokens(sequence) and sequence.num_output >= params.min_new_tokens:
+        return Finish("stop", matched=token_id)
+    if matcher is not None:
+        matcher.accept(token_id)
+        if matcher.is_finished:
+            return Finish("stop")
+    if sequence.num_output >= sequence.max_new:
+        return Finish("length")
+    return None
+
+
+def _end_tokens(sequence: Sequence) -> tuple[int, ...]:
+    """Tokens that end the answer; under a grammar the model's end tokens always do."""
+    spec = sequence.spec
+    ignores_eos = spec.sampling.ignore_eos and spec.matcher is None
+    return spec.sampling.stop_token_ids + (() if ignores_eos else spec.eos_token_ids)

@@ -1,0 +1,130 @@
+"""What a step's result does to its sequences."""
+
+from __future__ import annotations
+
+from mmserve.core import (
+    Broken,
+    Finish,
+    ForwardPlan,
+    MmserveError,
+    RunnerFailed,
+    SampledRow,
+    SampledTokens,
+)
+from mmserve.sched.choice import accept_token
+from mmserve.sched.roster import Roster
+from mmserve.sched.sequence import Sequence
+from mmserve.sched.step import PlannedRow
+from mmserve.sched.updates import SequenceUpdate, Token
+
+__all__ = ["take_failure", "take_results"]
+
+
+def take_results(
+    roster: Roster, plan: ForwardPlan, rows: tuple[PlannedRow, ...], sampled: SampledTokens
+) -> tuple[SequenceUpdate, ...]:
+    """News of a step that ran: rows that failed alone first, so that nobody builds on them.
+
+    Changes: sequences, tree, slots, pins, totals.
+    """
+    pairs = list(zip(rows, sampled.rows, strict=True))
+    roster.desk.encoded(plan.encode)
+    roster.totals.encoded_items += len(plan.encode)
+    encoded = {item.digest for item in plan.encode}
+    updates: list[SequenceUpdate | None] = []
+    for planned, result in pairs:
+        if result.error is not None:
+            updates.append(_fail_row(roster, planned, _our_error(result.error, plan.step)))
+    for planned, result in pairs:
+        if result.error is None:
+            _note_work(roster, planned, sampled, encoded)
+            updates.append(_commit_row(roster, planned, result))
+    return tuple(update for update in updates if update is not None)
+
+
+def take_failure(
+    roster: Roster, plan: ForwardPlan, rows: tuple[PlannedRow, ...], error: Exception
+) -> tuple[SequenceUpdate, ...]:
+    """News of a step that failed as a whole: all its sequences end.
+
+    Changes: undoes what planning put into tree, pool and ledgers, last row first.
+    """
+    finish = Finish("error", error=_our_error(error, plan.step))
+    for planned in reversed(rows):
+        roster.memory.undo(planned.sequence, planned.pending)
+    updates = [roster.end_landed(planned.sequence, finish) for planned in rows]
+    for planned in reversed(rows):
+        if planned.pending is not None:
+            roster.memory.discard(planned.pending)
+    roster.desk.not_encoded(plan.encode, plan.drop)
+    return tuple(update for update in updates if update is not None)
+
+
+def _commit_row(
+    roster: Roster, planned: PlannedRow, result: SampledRow
+) -> SequenceUpdate | None:
+    sequence, row = planned.sequence, planned.row
+    roster.memory.commit(sequence)
+    if sequence.is_ended:
+        roster.memory.release(sequence)
+        return None
+    roster.desk.settle(sequence)
+    scores = tuple(
+        score
+        for score in result.prompt_logprobs
+        if sequence.next_score <= score[0] < sequence.num_prompt
+    )
+    if row.logprobs_from is not None:
+        num_reported = sequence.computed + (row.next_id is not None)
+        sequence.next_score = max(sequence.next_score, num_reported)
+    if not planned.is_last:
+        return roster.news(sequence, scores=scores) if scores else None
+    finish = _take_token(roster, sequence, result)
+    token: Token | None = None
+    if result.token_id is not None:
+        token = (result.token_id, result.logprob, result.top)
+    if finish is not None:
+        return roster.end(sequence, finish, token=token, scores=scores)
+    return roster.news(sequence, token=token, scores=scores)
+
+
+def _take_token(roster: Roster, sequence: Sequence, result: SampledRow) -> Finish | None:
+    if sequence.max_new == 0:
+        return Finish("length")
+    if result.token_id is None:
+        return Finish("error", error=Broken("a row that was to draw a token drew none"))
+    roster.totals.generated_tokens += 1
+    try:
+        return accept_token(sequence, result.token_id)
+    except MmserveError as error:
+        return Finish("error", error=error)
+
+
+def _fail_row(
+    roster: Roster, planned: PlannedRow, error: MmserveError
+) -> SequenceUpdate | None:
+    roster.memory.undo(planned.sequence, planned.pending)
+    update = roster.end_landed(planned.sequence, Finish("error", error=error))
+    if planned.pending is not None:
+        roster.memory.discard(planned.pending)
+    return update
+
+
+def _note_work(
+    roster: Roster, planned: PlannedRow, sampled: SampledTokens, encoded: set[bytes]
+) -> None:
+    sequence, row, totals = planned.sequence, planned.row, roster.totals
+    num_tokens = len(row.token_ids)
+    num_prompt = max(0, min(sequence.num_prompt - row.start, num_tokens))
+    totals.tokens_computed += num_tokens
+    totals.prompt_tokens_computed += num_prompt
+    if num_prompt:
+        sequence.prefill_ms += sampled.forward_ms
+    if any(use.digest in encoded for use in row.features):
+        sequence.encode_ms += sampled.encode_ms
+
+
+def _our_error(error: Exception, step: int) -> MmserveError:
+    if isinstance(error, MmserveError):
+        return error
+    return RunnerFailed(f"step {step} failed: {error}", step=step)

@@ -1,0 +1,154 @@
+"""Every live sequence, in exactly one of two places, and the one way out.
+
+    enter -> [line] <-> [running] -> end          `live` holds both
+
+While a step with a sequence is out, its slots stay its own even after it has ended: the step
+writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from mmserve.core import Finish, LedgerBroken, MediaSpan
+from mmserve.sched.media import MediaDesk
+from mmserve.sched.memory import KvMemory
+from mmserve.sched.policy import WaitingLine
+from mmserve.sched.sequence import Sequence
+from mmserve.sched.updates import SchedCounts, SequenceUpdate, Token, Top, Totals, update_of
+
+__all__ = ["Roster"]
+
+
+class Roster:
+    """Who waits, who runs, and what they hold."""
+
+    def __init__(
+        self,
+        memory: KvMemory,
+        desk: MediaDesk,
+        line: WaitingLine,
+        clock: Callable[[], float],
+    ) -> None:
+        self.memory = memory
+        self.desk = desk
+        self.line = line
+        self.live: dict[int, Sequence] = {}
+        self.running: dict[int, Sequence] = {}
+        self.in_flight: tuple[Sequence, ...] = ()
+        """Sequences of the step that is out, ended ones included."""
+        self.totals = Totals()
+        self._clock = clock
+
+    def enter(self, sequence: Sequence) -> None:
+        """A newcomer waits. Changes: the line; pixels may be wanted."""
+        self.live[sequence.sequence_id] = sequence
+        self.line.add(sequence)
+        self.desk.register(sequence)
+        self.ask_ahead(sequence)
+
+    def start(self, sequence: Sequence, blocked: set[int]) -> None:
+        """A waiting sequence runs; see `WaitingLine.admit`. Changes: the line, who runs."""
+        self.line.admit(sequence, blocked=blocked)
+        self.running[sequence.sequence_id] = sequence
+        if sequence.admitted_s is None:
+            sequence.admitted_s = self._clock()
+        self.ask_ahead(sequence)
+
+    def retract(self, sequence: Sequence) -> None:
+        """A running sequence waits again; its KV stays findable until the slots are needed.
+
+        Changes: slots, pins, the line.
+        """
+        self.memory.release(sequence)
+        self.desk.unpin_all(sequence)
+        sequence.num_retractions += 1
+        self.totals.retractions += 1
+        del self.running[sequence.sequence_id]
+        self.line.put_back(sequence)
+
+    def end(
+        self,
+        sequence: Sequence,
+        finish: Finish,
+        *,
+        token: Token | None = None,
+        scores: tuple[tuple[int, float, Top], ...] = (),
+    ) -> SequenceUpdate:
+        """A sequence's last news. Changes: it lets go of everything, slots in flight apart."""
+        sequence.is_ended = True
+        del self.live[sequence.sequence_id]
+        if self.running.pop(sequence.sequence_id, None) is None:
+            self.line.remove(sequence)
+        self.desk.leave(sequence)
+        if all(other is not sequence for other in self.in_flight):
+            self.memory.release(sequence)
+        self.totals.cached_tokens += sequence.num_cached
+        self.totals.finished[finish.reason] += 1
+        return self.news(sequence, token=token, scores=scores, finish=finish)
+
+    def end_landed(self, sequence: Sequence, finish: Finish) -> SequenceUpdate | None:
+        """End a sequence of the step that is back; None if it had ended meanwhile.
+
+        Changes: as `end`.
+        """
+        if sequence.is_ended:
+            self.memory.release(sequence)
+            return None
+        return self.end(sequence, finish)
+
+    def news(
+        self,
+        sequence: Sequence,
+        *,
+        token: Token | None = None,
+        scores: tuple[tuple[int, float, Top], ...] = (),
+        finish: Finish | None = None,
+    ) -> SequenceUpdate:
+        """An update of a sequence as it stands now. Pure."""
+        return update_of(sequence, self._clock(), token=token, scores=scores, finish=finish)
+
+    def lacks(self, sequence: Sequence, digest: bytes) -> bool:
+        """Whether tokens of a picture still need its features. Pure."""
+        return any(span.digest == digest for span in self._uncovered(sequence))
+
+    def ask_ahead(self, sequence: Sequence) -> None:
+        """Want the pixels a sequence will need. Changes: what is wanted."""
+        if sequence.spec.prompt.spans:
+            self.desk.ask_ahead(self._uncovered(sequence))
+
+    def _uncovered(self, sequence: Sequence) -> Iterator[MediaSpan]:
+        """Spans with tokens that have no KV, and get none from the step that is out."""
+        num_covered = len(sequence.slots) or self.memory.num_cached(sequence)
+        return (span for span in sequence.spec.prompt.spans if span.end > num_covered)
+
+    def counts(self) -> SchedCounts:
+        """Ledgers and totals as they stand. Pure."""
+        totals, pool = self.totals, self.memory.pool
+        num_cached = self.memory.tree.num_evictable
+        return SchedCounts(
+            slots_total=pool.num_slots,
+            slots_free=pool.num_free,
+            slots_cached=num_cached,
+            slots_held=pool.num_slots - pool.num_free - num_cached,
+            feature_tokens=self.desk.ledger.num_tokens,
+            running=len(self.running),
+            waiting=len(self.line),
+            steps=totals.steps,
+            tokens_computed=totals.tokens_computed,
+            prompt_tokens_computed=totals.prompt_tokens_computed,
+            cached_tokens=totals.cached_tokens,
+            generated_tokens=totals.generated_tokens,
+            encoded_items=totals.encoded_items,
+            retractions=totals.retractions,
+            finished=dict(totals.finished),
+        )
+
+    def verify(self) -> None:
+        """Raise LedgerBroken unless all ledgers add up. Pure. Cost: O(slots + nodes)."""
+        holders = {id(seq): seq for seq in (*self.running.values(), *self.in_flight)}
+        self.memory.verify(holders.values())
+        self.desk.verify(self.live.values())
+        waiting = {sequence.sequence_id for sequence in self.line}
+        if waiting & self.running.keys() or waiting | self.running.keys() != self.live.keys():
+            raise LedgerBroken("a sequence neither runs nor waits, or does both")

@@ -1,0 +1,285 @@
+"""The scheduler: plans steps, takes their results in, and ends every sequence exactly once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mmserve.core import (
+    Busy,
+    Finish,
+    ForwardPlan,
+    LedgerBroken,
+    MmserveError,
+    NotFound,
+    SampledTokens,
+    SchedConfig,
+)
+from mmserve.radix import Interner, draw
+from mmserve.sched.admission import growth, make_sequence
+from mmserve.sched.drawing import draw_sequences
+from mmserve.sched.media import MediaDesk
+from mmserve.sched.memory import KvMemory
+from mmserve.sched.policy import WaitingLine
+from mmserve.sched.results import take_failure, take_results
+from mmserve.sched.roster import Roster
+from mmserve.sched.sequence import Sequence, SequenceSpec
+from mmserve.sched.step import Outcome, PlannedRow, StepBuilder
+from mmserve.sched.updates import SchedCounts, SequenceUpdate
+
+__all__ = ["Scheduler"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flight:
+    """A step that was planned and has not come back."""
+
+    plan: ForwardPlan
+    rows: tuple[PlannedRow, ...]
+
+
+class Scheduler:
+    """Decides every step; one plan may be out at a time. Not thread-safe.
+
+    Args:
+        config: budgets and policy.
+        num_slots: tokens of KV the device holds.
+        context_length: most tokens of prompt and answer together.
+        vocab_size: token ids are in [0, vocab_size).
+        clock: seconds, never falling.
+    """
+
+    def __init__(
+        self,
+        config: SchedConfig,
+        *,
+        num_slots: int,
+        context_length: int,
+        vocab_size: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._room_tokens = min(context_length, num_slots)
+        self._vocab_size = vocab_size
+        self._clock = clock
+        self._interner = Interner()
+        self._memory = KvMemory(num_slots, config.page_tokens, is_shared=config.radix_cache)
+        self._desk = MediaDesk(config.feature_cache_tokens)
+        is_cache_aware = config.policy == "longest-prefix" and config.radix_cache
+        line = WaitingLine(
+            self._memory.num_cached if is_cache_aware else None, config.max_wait_overtakes
+        )
+        self._roster = Roster(self._memory, self._desk, line, clock)
+        self._flight: _Flight | None = None
+        self._num_arrivals = 0
+
+    # Sequences come and go
+
+    def add(self, spec: SequenceSpec) -> None:
+        """Take a sequence in; from now on it ends in exactly one update with `finish`.
+
+        Raises:
+            BadRequest: the prompt is empty, or has a token outside the vocabulary.
+            ContextTooLong: prompt and one token of answer fit neither context nor pool.
+            Busy: too many wait already.
+
+        Changes: the line; pixels may be wanted.
+        """
+        if spec.sequence_id in self._roster.live:
+            raise LedgerBroken(f"sequence {spec.sequence_id} was added twice")
+        num_waiting, limit = len(self._roster.line), self._config.max_waiting
+        if num_waiting >= limit:
+            message = f"{num_waiting} sequences wait, the limit is {limit}"
+            raise Busy(message, retry_after_s=1.0)
+        sequence = make_sequence(
+            spec,
+            arrival=self._num_arrivals,
+            now_s=self._clock(),
+            room_tokens=self._room_tokens,
+            vocab_size=self._vocab_size,
+            interner=self._interner,
+        )
+        self._num_arrivals += 1
+        self._roster.enter(sequence)
+
+    def abort(self, sequence_id: int) -> SequenceUpdate | None:
+        """End a sequence whose caller left; None if it has ended. Changes: as `finish`."""
+        sequence = self._roster.live.get(sequence_id)
+        return None if sequence is None else self._roster.end(sequence, Finish("abort"))
+
+    def finish(self, sequence_id: int, finish: Finish) -> SequenceUpdate:
+        """End a sequence now, as when its text holds a stop text.
+
+        Raises:
+            NotFound: it has ended already.
+
+        Changes: its slots and pins are let go, or, if a step with it is out, when that is back.
+        """
+        sequence = self._roster.live.get(sequence_id)
+        if sequence is None:
+            raise NotFound(f"no sequence {sequence_id}", what="sequence", name=sequence_id)
+        return self._roster.end(sequence, finish)
+
+    # Pixels
+
+    def wanted(self) -> tuple[bytes, ...]:
+        """Digests whose pixels are newly needed. Changes: each is named once while awaited."""
+        return self._desk.take_wanted()
+
+    def provide(
+        self, digest: bytes, inputs: dict[str, NDArray[Any]], *, num_patches: int
+    ) -> None:
+        """Pixels have come. Changes: they are kept until encoded or needed by nobody."""
+        self._desk.provide(digest, inputs, num_patches)
+
+    def refuse(self, digest: bytes, error: MmserveError) -> tuple[SequenceUpdate, ...]:
+        """Pixels cannot be had: all sequences that need them end with this error.
+
+        Those whose KV covers the picture go on. Changes: as `finish`.
+        """
+        self._desk.refuse(digest)
+        if self._desk.has_pixels(digest):
+            return ()
+        hit = [self._roster.live[sequence_id] for sequence_id in self._desk.needers(digest)]
+        finish = Finish("error", error=error)
+        return tuple(
+            self._roster.end(seq, finish) for seq in hit if self._roster.lacks(seq, digest)
+        )
+
+    # Steps
+
+    def plan(self) -> ForwardPlan | None:
+        """The next step, or None if nothing can run now.
+
+        Raises:
+            LedgerBroken: the step before is not back.
+
+        Changes: slots, tree, pins, the line. Follow with `commit` or `rollback`.
+        """
+        if self._flight is not None:
+            raise LedgerBroken("a step was planned before the last one was back")
+        builder, stalled = self._place_running()
+        if stalled and not builder.rows:
+            builder = self._make_room(stalled)
+        elif not stalled:
+            self._admit(builder)
+        if not builder.rows:
+            return None
+        self._roster.totals.steps += 1
+        plan = ForwardPlan(
+            step=self._roster.totals.steps,
+            rows=tuple(planned.row for planned in builder.rows),
+            encode=tuple(builder.encoding.items.values()),
+            drop=self._desk.ledger.take_drops(),
+        )
+        self._flight = _Flight(plan, tuple(builder.rows))
+        self._roster.in_flight = tuple(planned.sequence for planned in builder.rows)
+        return plan
+
+    def commit(self, sampled: SampledTokens) -> tuple[SequenceUpdate, ...]:
+        """Take in the result of the step that is out; the news, in the order of its rows.
+
+        Changes: sequences, tree, slots, pins.
+        """
+        flight = self._land(sampled.step)
+        return take_results(self._roster, flight.plan, flight.rows, sampled)
+
+    def rollback(self, plan: ForwardPlan, error: Exception) -> tuple[SequenceUpdate, ...]:
+        """The step that is out failed as a whole: its sequences end with this error.
+
+        Changes: what the step put into tree, pool and ledgers is undone; others are unharmed.
+        """
+        flight = self._land(plan.step)
+        return take_failure(self._roster, flight.plan, flight.rows, error)
+
+    # Accounts
+
+    def flush(self) -> bool:
+        """Forget all KV and features; False, and nothing forgotten, if sequences run."""
+        if self._roster.running or self._flight is not None:
+            return False
+        self._memory.flush()
+        self._desk.ledger.forget_unpinned()
+        return True
+
+    def counts(self) -> SchedCounts:
+        """Ledgers and totals as they stand. Pure."""
+        return self._roster.counts()
+
+    def verify(self) -> None:
+        """Raise LedgerBroken unless all ledgers add up. Pure. Cost: O(slots + nodes)."""
+        self._roster.verify()
+
+    def drawing(self, room: str) -> str:
+        """State as text: `radix` draws the tree, `sched` the sequences. Pure."""
+        if room == "radix":
+            return draw(self._memory.tree)
+        if room == "sched":
+            return draw_sequences(
+                self.counts(), self._roster.running.values(), self._roster.line
+            )
+        raise NotFound(f"no drawing of {room}", what="drawing", name=room)
+
+    # Planning
+
+    def _place_running(self) -> tuple[StepBuilder, list[Sequence]]:
+        """Rows for running sequences, and those that found no slots."""
+        builder = StepBuilder(self._config, self._memory, self._desk)
+        stalled = []
+        for sequence in sorted(self._roster.running.values(), key=_turn):
+            outcome = builder.place(sequence)
+            if outcome is not Outcome.PLACED:
+                builder.watch(sequence)
+            if outcome is Outcome.SLOTS:
+                stalled.append(sequence)
+        return builder, stalled
+
+    def _make_room(self, stalled: list[Sequence]) -> StepBuilder:
+        """Nothing can move for want of slots: retract from the last in rank until one can."""
+        builder = StepBuilder(self._config, self._memory, self._desk)
+        while stalled and not builder.rows:
+            first = min(stalled, key=lambda seq: seq.rank)
+            others = [seq for seq in self._roster.running.values() if seq is not first]
+            if not others:
+                raise LedgerBroken("a sequence alone finds no slots", free=0)
+            self._roster.retract(max(others, key=lambda seq: seq.rank))
+            builder, stalled = self._place_running()
+        return builder
+
+    def _admit(self, builder: StepBuilder) -> None:
+        roster, max_running = self._roster, self._config.max_running
+        if len(roster.running) >= max_running or builder.num_tokens_left <= 0:
+            return
+        num_reserved = sum(growth(sequence) for sequence in roster.running.values())
+        blocked: set[int] = set()
+        for candidate in roster.line.candidates():
+            reserve = num_reserved if roster.running else None
+            outcome = builder.place(candidate, num_reserved=reserve)
+            if outcome is Outcome.PLACED:
+                roster.start(candidate, blocked)
+                num_reserved += growth(candidate)
+            elif outcome in (Outcome.SLOTS, Outcome.BUDGET):
+                if roster.line.is_first_class(candidate):
+                    return
+            else:
+                blocked.add(candidate.sequence_id)
+                if outcome is Outcome.MEDIA:
+                    roster.ask_ahead(candidate)
+            if len(roster.running) >= max_running or builder.num_tokens_left <= 0:
+                return
+
+    def _land(self, step: int) -> _Flight:
+        flight, self._flight = self._flight, None
+        if flight is None or flight.plan.step != step:
+            raise LedgerBroken(f"step {step} came back, and was not out", step=step)
+        self._roster.in_flight = ()
+        return flight
+
+
+def _turn(sequence: Sequence) -> tuple[bool, int, int]:
+    """Order of running sequences in a step: those that lack one token first, then by rank."""
+    return (sequence.missing != 1, *sequence.rank)

@@ -1,0 +1,210 @@
+"""One answer under way: the only thing in the house that changes while it is served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmserve.core import Matcher, MediaSpan, Prompt, SamplingParams, Usage
+from mmserve.radix import Node
+
+__all__ = ["GrowingArray", "Sequence", "SequenceSpec"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SequenceSpec:
+    """What the engine hands in: one prompt, one answer wanted.
+
+    Args:
+        sequence_id: unique among all sequences ever handed in.
+        seed: 64-bit seed of this answer.
+        eos_token_ids: the model's end tokens.
+        client: who asked, for fairness.
+        priority: higher goes first.
+        matcher: the answer's grammar; owned by the sequence from now on.
+    """
+
+    sequence_id: int
+    prompt: Prompt
+    sampling: SamplingParams
+    seed: int
+    eos_token_ids: tuple[int, ...]
+    client: str = ""
+    priority: int = 0
+    matcher: Matcher | None = None
+
+
+class GrowingArray:
+    """An int64 array that only grows at its end, so that views of it never change."""
+
+    __slots__ = ("_buffer", "_size")
+
+    def __init__(self, values: NDArray[np.int64]) -> None:
+        self._buffer = values
+        self._size = len(values)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, position: int) -> int:
+        return int(self._buffer[position])
+
+    def view(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Values of [start, stop), without copying; not to be written."""
+        return self._buffer[start : min(stop, self._size)]
+
+    def append(self, value: int) -> None:
+        """Put one value at the end. Changes: the length, not views handed out."""
+        if self._size == len(self._buffer):
+            self.extend(np.array((value,), dtype=np.int64))
+            return
+        self._buffer[self._size] = value
+        self._size += 1
+
+    def extend(self, values: NDArray[np.int64]) -> None:
+        """Put values int64 [k] at the end. Changes: the length, not views handed out."""
+        size = self._size + len(values)
+        if size > len(self._buffer):
+            grown = np.empty(max(size + 32, self._size * 3 // 2), dtype=np.int64)
+            grown[: self._size] = self._buffer[: self._size]
+            self._buffer = grown
+        self._buffer[self._size : size] = values
+        self._size = size
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """State of one sequence; written only by this room.
+
+        tokens   [ prompt ............................ | answer so far ]
+        slots    [ in the tree, pinned . | own ....... |               ]
+                 0                  depth      computed           known
+
+    Between `plan` and `commit` the slots reach past `computed`: the step writes them.
+
+    Args:
+        arrival: number in the order of arrival.
+        arrived_s: clock at arrival.
+        num_prompt: tokens of the prompt.
+        max_new: tokens the answer may have, fitted to the context and to the pool.
+        tokens: token ids of prompt and answer.
+        keys: prefix keys of the same.
+        next_score: first prompt position whose log-probability is still to be reported.
+        atomic: [start, end) of spans that must not be cut.
+        depth: tokens whose slots the tree owns; `node` ends there and is pinned.
+        secured: positions in the prompt's list of spans whose features are pinned.
+        overtakes: later arrivals that were admitted before this one.
+    """
+
+    spec: SequenceSpec
+    arrival: int
+    arrived_s: float
+    num_prompt: int
+    max_new: int
+    tokens: GrowingArray
+    keys: GrowingArray
+    next_score: int
+    atomic: tuple[tuple[int, int], ...] = ()
+    slots: GrowingArray = field(default_factory=lambda: empty_slots())
+    computed: int = 0
+    depth: int = 0
+    node: Node | None = None
+    secured: set[int] = field(default_factory=set)
+    overtakes: int = 0
+    is_ended: bool = False
+    admitted_s: float | None = None
+    cached_text: int = 0
+    cached_image: int = 0
+    cached_video: int = 0
+    num_retractions: int = 0
+    prefill_ms: float = 0.0
+    encode_ms: float = 0.0
+
+    @property
+    def sequence_id(self) -> int:
+        """The engine's name for it."""
+        return self.spec.sequence_id
+
+    @property
+    def num_output(self) -> int:
+        """Tokens of the answer so far."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_cached(self) -> int:
+        """Prompt tokens it did not compute itself."""
+        return self.cached_text + self.cached_image + self.cached_video
+
+    @property
+    def known(self) -> int:
+        """Tokens known, whether computed or not."""
+        return len(self.tokens)
+
+    @property
+    def missing(self) -> int:
+        """Known tokens whose KV is still to be computed."""
+        return self.known - self.computed
+
+    @property
+    def match_limit(self) -> int:
+        """Most tokens that may come from the tree; the last one and scored ones may not."""
+        limit = self.known - 1
+        if self.next_score < self.num_prompt:
+            limit = min(limit, self.next_score - 1)
+        return max(limit, self.computed)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Order of right of way: smaller goes first."""
+        return (-self.spec.priority, self.arrival)
+
+    def spans_in(self, start: int, stop: int) -> list[tuple[int, MediaSpan]]:
+        """Spans with tokens in [start, stop), with their place in the prompt's list. Pure."""
+        spans = self.spec.prompt.spans
+        if not spans or start >= self.num_prompt:
+            return []
+        return [
+            (place, span)
+            for place, span in enumerate(spans)
+            if span.start < stop and span.end > start
+        ]
+
+    def note_cached(self, start: int, stop: int) -> None:
+        """Count tokens [start, stop) as not computed by us. Changes: usage.
+
+        What a retracted sequence finds again was computed or counted before.
+        """
+        stop = min(stop, self.num_prompt)
+        if self.num_retractions or stop <= start:
+            return
+        num_media = 0
+        for _, span in self.spans_in(start, stop):
+            common = min(span.end, stop) - max(span.start, start)
+            num_media += common
+            if span.kind == "image":
+                self.cached_image += common
+            else:
+                self.cached_video += common
+        self.cached_text += stop - start - num_media
+
+    def usage(self) -> Usage:
+        """Token counts so far. Pure."""
+        prompt = self.spec.prompt
+        return Usage(
+            prompt_tokens=self.num_prompt,
+            completion_tokens=self.num_output,
+            image_tokens=prompt.num_image_tokens,
+            video_tokens=prompt.num_video_tokens,
+            cached_tokens=self.num_cached,
+            cached_text_tokens=self.cached_text,
+            cached_image_tokens=self.cached_image,
+            cached_video_tokens=self.cached_video,
+            num_retractions=self.num_retractions,
+        )
+
+
+def empty_slots() -> GrowingArray:
+    """Slots of a sequence that holds none."""
+    return GrowingArray(np.empty(0, dtype=np.int64))

@@ -1,0 +1,111 @@
+"""What the scheduler tells the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mmserve.core import Finish, Usage
+from mmserve.sched.sequence import Sequence
+
+__all__ = ["SchedCounts", "SequenceUpdate", "Token", "Top", "Totals", "update_of"]
+
+Top = tuple[tuple[int, float], ...]
+Token = tuple[int, float | None, Top]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceUpdate:
+    """News of one sequence: at most one token, scores of prompt tokens, and perhaps its end.
+
+    A stopping token is in `token_id` and is counted. Exactly one update of a sequence has
+    `finish`, and it is the last. With nothing to generate, `token_id` of the last update may
+    hold the likeliest next token, which is not counted.
+
+    Args:
+        prompt_logprobs: (position, log-probability, top) of prompt tokens, each reported once.
+        queue_ms: from arrival to the first step, so far.
+        prefill_ms: forward time of the steps that computed prompt tokens of it, so far.
+        encode_ms: encode time of the steps that encoded media for it, so far.
+    """
+
+    sequence_id: int
+    usage: Usage
+    token_id: int | None = None
+    logprob: float | None = None
+    top: Top = ()
+    prompt_logprobs: tuple[tuple[int, float, Top], ...] = ()
+    finish: Finish | None = None
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    encode_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums since the start; they only grow."""
+
+    steps: int = 0
+    tokens_computed: int = 0
+    prompt_tokens_computed: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    encoded_items: int = 0
+    retractions: int = 0
+    finished: dict[str, int] = field(
+        default_factory=lambda: {"stop": 0, "length": 0, "abort": 0, "error": 0}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedCounts:
+    """A look at the ledgers: free + cached + held = total slots; then sums since the start.
+
+    Args:
+        slots_cached: hold KV that nobody uses now and that may be evicted.
+        slots_held: used by running sequences.
+        feature_tokens: tokens of encoded media kept on the device.
+        prompt_tokens_computed: recomputation after a retraction included.
+        cached_tokens: prompt tokens that came from the tree, or from a neighbour in a step.
+        finished: sequences ended, by reason.
+    """
+
+    slots_total: int
+    slots_free: int
+    slots_cached: int
+    slots_held: int
+    feature_tokens: int
+    running: int
+    waiting: int
+    steps: int
+    tokens_computed: int
+    prompt_tokens_computed: int
+    cached_tokens: int
+    generated_tokens: int
+    encoded_items: int
+    retractions: int
+    finished: dict[str, int]
+
+
+def update_of(
+    sequence: Sequence,
+    now_s: float,
+    *,
+    token: Token | None = None,
+    scores: tuple[tuple[int, float, Top], ...] = (),
+    finish: Finish | None = None,
+) -> SequenceUpdate:
+    """News of a sequence as it stands at clock `now_s`. Pure."""
+    token_id, logprob, top = token if token is not None else (None, None, ())
+    started_s = now_s if sequence.admitted_s is None else sequence.admitted_s
+    return SequenceUpdate(
+        sequence_id=sequence.sequence_id,
+        usage=sequence.usage(),
+        token_id=token_id,
+        logprob=logprob,
+        top=top,
+        prompt_logprobs=scores,
+        finish=finish,
+        queue_ms=(started_s - sequence.arrived_s) * 1e3,
+        prefill_ms=sequence.prefill_ms,
+        encode_ms=sequence.encode_ms,
+    )

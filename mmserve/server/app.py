@@ -1,0 +1,89 @@
+"""The app: routes, what they share, and errors as answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from mmserve.core import Client, MmserveError, ServerConfig
+from mmserve.server import about, upkeep
+from mmserve.server.answer import now_s
+from mmserve.server.calls import Calls
+from mmserve.server.chat import chat_completions
+from mmserve.server.completions import completions
+from mmserve.server.errors import error_object, error_response
+from mmserve.server.guard import Guard
+from mmserve.server.metrics import Counts
+from mmserve.server.native import generate
+from mmserve.server.service import Service
+
+__all__ = ["create_app"]
+
+Handler = Callable[[Service, HttpRequest], Awaitable[Response]]
+
+_ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
+    ("/v1/chat/completions", ("POST",), chat_completions),
+    ("/v1/completions", ("POST",), completions),
+    ("/v1/models", ("GET",), about.models),
+    ("/v1/models/{name:path}", ("GET",), about.model),
+    ("/generate", ("POST", "PUT"), generate),
+    ("/model_info", ("GET",), about.model_info),
+    ("/get_model_info", ("GET",), about.model_info),
+    ("/server_info", ("GET",), about.server_info),
+    ("/get_server_info", ("GET",), about.server_info),
+    ("/flush_cache", ("GET", "POST"), upkeep.flush_cache),
+    ("/abort_request", ("POST",), upkeep.abort_request),
+    ("/concate_and_append_request", ("POST",), upkeep.concatenate),
+    ("/tokenize", ("POST",), upkeep.tokenize),
+    ("/detokenize", ("POST",), upkeep.detokenize),
+    ("/v1/tokenize", ("POST",), upkeep.tokenize),
+    ("/v1/detokenize", ("POST",), upkeep.detokenize),
+    ("/health", ("GET",), about.health),
+    ("/health_generate", ("GET",), about.health_generate),
+    ("/livez", ("GET",), about.livez),
+    ("/metrics", ("GET",), about.metrics),
+)
+
+
+def create_app(client: Client, config: ServerConfig) -> FastAPI:
+    """The HTTP surfaces of `client`; the app neither starts nor closes it. Pure."""
+    counts = Counts()
+    service = Service(client, config, Calls(client), counts, now_s())
+    app = FastAPI(title="mmserve", docs_url=None, redoc_url=None, redirect_slashes=False)
+    for path, methods, handler in _ROUTES:
+        for method in methods:
+            _add(app, path, method, handler, service)
+        if "GET" in methods:
+            _add(app, path, "HEAD", handler, service)
+    app.add_exception_handler(MmserveError, _refuse(counts))
+    app.add_exception_handler(HTTPException, _refuse(counts))
+    paths = frozenset(path for path, _, _ in _ROUTES)
+    app.add_middleware(Guard, api_key=config.api_key, counts=counts, paths=paths)
+    return app
+
+
+def _add(app: FastAPI, path: str, method: str, handler: Handler, service: Service) -> None:
+    async def endpoint(http: HttpRequest) -> Response:
+        return await handler(service, http)
+
+    app.add_api_route(
+        path,
+        endpoint,
+        methods=[method],
+        name=f"{method.lower()}{path.replace('/', '_')}",
+        description=handler.__doc__ or "",
+        response_model=None,
+        include_in_schema=method != "HEAD",
+    )
+
+
+def _refuse(counts: Counts) -> Callable[[HttpRequest, Exception], Awaitable[Response]]:
+    async def handle(_http: HttpRequest, error: Exception) -> Response:
+        counts.add("request_errors_total", code=error_object(error)["error"]["code"])
+        return error_response(error)
+
+    return handle

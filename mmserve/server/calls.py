@@ -1,0 +1,170 @@
+"""Requests under way: handing them in, reading their news, ending them.
+
+    HTTP request -> OpenCall -> ticket 0 -> sequences 0, 1 .. n-1
+                             -> ticket 1 -> sequences n, n+1 ..      (a batch of prompts)
+
+Clients choose ids freely and may use one twice; inside, every ticket has an id of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
+
+from mmserve.core import (
+    Aborted,
+    Broken,
+    Client,
+    Finish,
+    MmserveError,
+    Output,
+    PromptReport,
+    Request,
+    Ticket,
+    Usage,
+)
+
+__all__ = ["Calls", "OpenCall"]
+
+_NO_REPORT = PromptReport(())
+
+
+class Calls:
+    """The calls that are open now, by the ids that clients know. Mutable; one per app."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._open: dict[OpenCall, frozenset[str]] = {}
+
+    def open(self, requests: Sequence[Request], shown_ids: Iterable[str]) -> OpenCall:
+        """Hand requests in; `abort` knows the call by any of `shown_ids`.
+
+        Changes: the open calls. Whoever opens a call closes it.
+        """
+        tickets = [
+            self._client.submit(replace(request, request_id=uuid.uuid4().hex))
+            for request in requests
+        ]
+        call = OpenCall(self, tickets, requests[0].sampling.n)
+        self._open[call] = frozenset(shown_ids)
+        return call
+
+    def forget(self, call: OpenCall) -> None:
+        """Changes: the open calls. Idempotent."""
+        self._open.pop(call, None)
+
+    def abort(self, shown_id: str) -> int:
+        """End the calls known by exactly this id; gives their number. Changes: those calls."""
+        found = [call for call, ids in self._open.items() if shown_id in ids]
+        for call in found:
+            call.cancel()
+        return len(found)
+
+    def abort_all(self) -> int:
+        """End every open call; gives their number. Changes: those calls."""
+        for call in list(self._open):
+            call.cancel()
+        return len(self._open)
+
+
+class OpenCall:
+    """The tickets of one HTTP request, each of `num_samples` sequences. Mutable; one reader."""
+
+    def __init__(self, calls: Calls, tickets: list[Ticket], num_samples: int) -> None:
+        self.num_samples = num_samples
+        self.reports: list[PromptReport] = []
+        self._calls = calls
+        self._tickets = tickets
+        self._ended: set[int] = set()
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences of all tickets. Pure."""
+        return len(self._tickets) * self.num_samples
+
+    async def accepted(self) -> list[PromptReport]:
+        """Wait until every request is accepted; raises a refusal. Changes: `reports`."""
+        for ticket in self._tickets:
+            try:
+                self.reports.append(await ticket.report_async())
+            except Aborted:
+                self.reports.append(_NO_REPORT)
+        return self.reports
+
+    async def news(self) -> AsyncIterator[tuple[int, Output]]:
+        """Outputs with their sequence's number in the call, until all have ended.
+
+        An aborted sequence ends with reason "abort"; a failed one raises its error.
+        """
+        if len(self._tickets) == 1:
+            async for number, output in self._outputs(0):
+                yield number, output
+            return
+        queue: asyncio.Queue[tuple[int, Output] | Exception | None] = asyncio.Queue()
+        pumps = [
+            asyncio.create_task(self._pump(position, queue))
+            for position in range(len(self._tickets))
+        ]
+        try:
+            num_open = len(pumps)
+            while num_open:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    num_open -= 1
+                else:
+                    yield item
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    def cancel(self) -> None:
+        """Abort what still runs. Changes: the tickets. Idempotent."""
+        for position, ticket in enumerate(self._tickets):
+            first = position * self.num_samples
+            if not self._ended.issuperset(range(first, first + self.num_samples)):
+                ticket.cancel()
+
+    def close(self) -> None:
+        """Abort what still runs and be forgotten. Changes: the open calls. Idempotent."""
+        self.cancel()
+        self._calls.forget(self)
+
+    async def _pump(
+        self, position: int, queue: asyncio.Queue[tuple[int, Output] | Exception | None]
+    ) -> None:
+        try:
+            async for item in self._outputs(position):
+                queue.put_nowait(item)
+        except Exception as error:  # noqa: BLE001 - whoever reads the queue raises it
+            queue.put_nowait(error)
+        queue.put_nowait(None)
+
+    async def _outputs(self, position: int) -> AsyncIterator[tuple[int, Output]]:
+        ticket, first = self._tickets[position], position * self.num_samples
+        try:
+            async for output in ticket.outputs_async():
+                finish = output.finish
+                if finish is not None:
+                    self._ended.add(first + output.index)
+                    if finish.reason == "error":
+                        raise _failure(finish)
+                yield first + output.index, output
+        except Aborted:
+            num_tokens = len(self.reports[position].token_ids) if self.reports else 0
+            for index in range(self.num_samples):
+                if first + index not in self._ended:
+                    self._ended.add(first + index)
+                    usage, finish = Usage(num_tokens), Finish("abort")
+                    yield (
+                        first + index,
+                        Output(ticket.request_id, index, "", (), usage, finish=finish),
+                    )
+
+
+def _failure(finish: Finish) -> MmserveError:
+    return finish.error or Broken("the answer could not be finished")

@@ -1,0 +1,177 @@
+"""`/v1/chat/completions`: answers whole or as chunks, in OpenAI's form."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+
+from mmserve.core import Finish, Output, TokenLogprob
+from mmserve.server.answer import ask, now_s
+from mmserve.server.calls import OpenCall
+from mmserve.server.chat_request import ChatCall, chat_call
+from mmserve.server.drafts import Draft, extras_object, usage_object
+from mmserve.server.events import DONE, event
+from mmserve.server.service import Service, client_key, shown_id
+from mmserve.server.values import finite, piece_text
+
+__all__ = ["chat_completions"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The parts of an answer that all its chunks share."""
+
+    shown_id: str
+    created_s: int
+    model: str
+    call: ChatCall
+
+    def frame(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """An answer or chunk with these choices. Pure."""
+        return {
+            "id": self.shown_id,
+            "object": kind,
+            "created": self.created_s,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+async def chat_completions(service: Service, http: HttpRequest) -> Response:
+    """Answer one conversation. Raises what `server.errors` maps to a status."""
+    body = await service.read_body(http)
+    model = service.client.model
+    chat = chat_call(body, client_key(http), model)
+    form = _Form(shown_id(http, chat.envelope.rid, "chatcmpl-"), now_s(), model.name, chat)
+    opened = service.calls.open([chat.request], [form.shown_id])
+    return await ask(
+        http,
+        opened,
+        whole=lambda drafts: JSONResponse(_whole(form, opened, drafts)),
+        events=(lambda news: _chunks(form, opened, news)) if chat.envelope.is_stream else None,
+        shown_id=form.shown_id,
+    )
+
+
+def _whole(form: _Form, opened: OpenCall, drafts: list[Draft]) -> dict[str, Any]:
+    envelope = form.call.envelope
+    choices = []
+    for index, draft in enumerate(drafts):
+        message = {"role": "assistant", "content": draft.text, "refusal": None}
+        choice: dict[str, Any] = {
+            "index": index,
+            "message": message,
+            "logprobs": _logprobs(form, draft.logprobs),
+            **_ending(draft.finish),
+        }
+        if envelope.return_token_ids:
+            choice["token_ids"] = draft.token_ids
+        choices.append(choice)
+    answer = form.frame("chat.completion", choices)
+    answer["usage"] = usage_object(drafts, opened.num_samples)
+    if envelope.return_token_ids:
+        answer["prompt_token_ids"] = list(opened.reports[0].token_ids)
+    return _with_extras(form, opened, drafts, answer)
+
+
+async def _chunks(
+    form: _Form, opened: OpenCall, news: AsyncIterator[tuple[int, Output]]
+) -> AsyncIterator[str]:
+    drafts = [Draft() for _ in range(opened.num_sequences)]
+    begun: set[int] = set()
+    num_open = len(drafts)
+    async for index, output in news:
+        drafts[index].add(output)
+        if index not in begun:
+            begun.add(index)
+            yield event(_first_chunk(form, opened, index, is_first=len(begun) == 1))
+        if output.text or _reports(form, output):
+            yield event(_text_chunk(form, index, output))
+        if output.finish is not None:
+            num_open -= 1
+            chunk = _chunk(form, index, {}, **_ending(output.finish))
+            if not num_open and not form.call.envelope.include_usage:
+                _with_extras(form, opened, drafts, chunk)
+            yield event(chunk)
+    if form.call.envelope.include_usage:
+        last = form.frame("chat.completion.chunk", [])
+        last["usage"] = usage_object(drafts, opened.num_samples)
+        yield event(_with_extras(form, opened, drafts, last))
+    yield DONE
+
+
+def _chunk(form: _Form, index: int, delta: dict[str, Any], **choice: object) -> dict[str, Any]:
+    whole_choice = {
+        "index": index,
+        "delta": delta,
+        "logprobs": None,
+        "finish_reason": None,
+        **choice,
+    }
+    chunk = form.frame("chat.completion.chunk", [whole_choice])
+    if form.call.envelope.include_usage:
+        chunk["usage"] = None
+    return chunk
+
+
+def _first_chunk(
+    form: _Form, opened: OpenCall, index: int, *, is_first: bool
+) -> dict[str, Any]:
+    chunk = _chunk(form, index, {"role": "assistant", "content": ""})
+    if is_first and form.call.envelope.return_token_ids:
+        chunk["prompt_token_ids"] = list(opened.reports[0].token_ids)
+    return chunk
+
+
+def _text_chunk(form: _Form, index: int, output: Output) -> dict[str, Any]:
+    chunk = _chunk(form, index, {"content": output.text})
+    chunk["choices"][0]["logprobs"] = _logprobs(form, output.logprobs)
+    if form.call.envelope.return_token_ids:
+        chunk["choices"][0]["token_ids"] = list(output.token_ids)
+    return chunk
+
+
+def _reports(form: _Form, output: Output) -> bool:
+    """Whether news without text must still be told: log-probabilities or ids were asked for."""
+    has_ids = form.call.envelope.return_token_ids and output.token_ids
+    return bool(has_ids or (form.call.request.sampling.return_logprobs and output.logprobs))
+
+
+def _with_extras(
+    form: _Form, opened: OpenCall, drafts: list[Draft], answer: dict[str, Any]
+) -> dict[str, Any]:
+    with_timing = form.call.envelope.return_timing
+    extras = extras_object(drafts, opened.reports, with_timing=with_timing)
+    if extras:
+        answer["mmserve"] = extras
+    return answer
+
+
+def _ending(finish: Finish | None) -> dict[str, Any]:
+    if finish is None:
+        return {"finish_reason": None, "matched_stop": None}
+    return {"finish_reason": finish.reason, "matched_stop": finish.matched}
+
+
+def _logprobs(
+    form: _Form, entries: list[TokenLogprob] | tuple[TokenLogprob, ...]
+) -> dict[str, Any] | None:
+    if not form.call.request.sampling.return_logprobs:
+        return None
+    content = [
+        {
+            **_token(entry.piece, entry.logprob),
+            "top_logprobs": [_token(piece, logprob) for _, logprob, piece in entry.top],
+        }
+        for entry in entries
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _token(piece: bytes, logprob: float | None) -> dict[str, Any]:
+    return {"token": piece_text(piece), "logprob": finite(logprob), "bytes": list(piece)}

@@ -1,0 +1,72 @@
+"""What chat and plain completions have in common: model, streaming, identity, reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mmserve.core import BadRequest
+from mmserve.server.fields import Body, boolean, integer, text
+
+__all__ = ["Envelope", "short_text", "take_envelope"]
+
+_PRIORITY = integer(-(2**31), 2**31)
+_MAX_NAME = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """How a request is handled and answered, whatever it asks the model."""
+
+    is_stream: bool
+    include_usage: bool
+    return_timing: bool
+    return_token_ids: bool
+    client: str
+    cache_salt: str
+    priority: int
+    rid: str | None
+
+
+def take_envelope(body: Body, key: str) -> Envelope:
+    """Read the common fields; `key` names the client that says no `user`.
+
+    Changes: the fields count as known.
+    """
+    is_stream = body.take("stream", boolean, default=False)
+    options = body.take("stream_options", _stream_options, None)
+    if options is not None and not is_stream:
+        message = "stream_options is given without stream: true"
+        raise BadRequest(message, field="stream_options", reason="conflict")
+    body.neutral("store", allowed=(False,))
+    body.take("metadata", Body, None)
+    body.neutral("service_tier", allowed=("auto", "default"))
+    body.neutral("prompt_cache_key")
+    body.neutral("safety_identifier")
+    return Envelope(
+        is_stream=is_stream,
+        include_usage=bool(options),
+        return_timing=body.take("return_timing", boolean, default=False),
+        return_token_ids=body.take("return_token_ids", boolean, default=False),
+        client=body.take("user", short_text, "") or key,
+        cache_salt=body.take("cache_salt", short_text, ""),
+        priority=body.take("priority", _PRIORITY, 0),
+        rid=body.take("rid", text, None),
+    )
+
+
+def short_text(value: object, name: str) -> str:
+    """A string of at most 256 characters. Pure."""
+    words = text(value, name)
+    if len(words) > _MAX_NAME:
+        message = f"{name} has {len(words)} characters, the limit is {_MAX_NAME}"
+        raise BadRequest(message, field=name, reason="too_long")
+    return words
+
+
+def _stream_options(value: object, name: str) -> bool:
+    options = Body(value, name)
+    include_usage = options.take("include_usage", boolean, default=False)
+    options.neutral("include_obfuscation", allowed=(False,))
+    options.neutral("continuous_usage_stats", allowed=(False,))
+    options.finish()
+    return include_usage

@@ -1,0 +1,165 @@
+"""Errors as HTTP answers: the only place in the house that knows status codes.
+
+A class of `core.errors` has a status in `STATUS`, or its nearest parent does. Everything that
+leaves the server as an error passes through `error_object`, which bounds what it can repeat.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from mmserve.core import (
+    Aborted,
+    BackendFailed,
+    BadRequest,
+    Broken,
+    Busy,
+    CallTimeout,
+    ConstraintRefused,
+    ContextTooLong,
+    LedgerBroken,
+    MediaRefused,
+    MissingExtra,
+    MmserveError,
+    ModelRefused,
+    NotFound,
+    ProgramMisuse,
+    RequestRefused,
+    RunnerFailed,
+    UnknownVariable,
+    UnsupportedByBackend,
+    UnsupportedModel,
+    WeightMismatch,
+)
+
+__all__ = [
+    "STATUS",
+    "body_too_large",
+    "error_object",
+    "error_response",
+    "key_missing",
+    "not_ready",
+    "status_of",
+]
+
+STATUS: Mapping[type[MmserveError], int] = {
+    MmserveError: 500,
+    RequestRefused: 400,
+    BadRequest: 400,
+    ContextTooLong: 400,
+    MediaRefused: 400,
+    ConstraintRefused: 400,
+    UnsupportedByBackend: 400,
+    ProgramMisuse: 400,
+    NotFound: 404,
+    Busy: 429,
+    Aborted: 499,
+    CallTimeout: 504,
+    BackendFailed: 502,
+    UnknownVariable: 500,
+    ModelRefused: 500,
+    UnsupportedModel: 500,
+    WeightMismatch: 500,
+    MissingExtra: 500,
+    Broken: 500,
+    LedgerBroken: 500,
+    RunnerFailed: 500,
+}
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    499: "request_aborted",
+}
+_ROUTING = {
+    404: ("there is no such route", "not_found"),
+    405: ("the route does not take this method", "method_not_allowed"),
+}
+_OUR_FAULT = "the server failed; its log says more"
+_MAX_MESSAGE = 300
+_MAX_RUN = 80
+_QUERY = re.compile(r"(https?://[^\s?#]*)[?#]\S*")
+_LONG_RUN = re.compile(rf"\S{{{_MAX_RUN},}}")
+
+
+def status_of(error: Exception) -> int:
+    """HTTP status of any exception; 500 for those that are not ours. Pure."""
+    if isinstance(error, HTTPException):
+        return error.status_code
+    for kind in type(error).__mro__:
+        if kind in STATUS:
+            return STATUS[kind]
+    return 500
+
+
+def error_object(error: Exception) -> dict[str, Any]:
+    """The `{"error": ...}` body of any exception.
+
+    The message has at most 300 characters, masks query strings, cuts unbroken runs of 80
+    characters, and says nothing of what went wrong inside. Pure.
+    """
+    status = status_of(error)
+    message, code, param = _OUR_FAULT, "internal_error", None
+    if isinstance(error, Broken):
+        code = error.code
+    elif isinstance(error, MmserveError):
+        message, code, param = _message_of(error), error.code, error.param
+    elif isinstance(error, HTTPException):
+        message, code = _split_detail(error)
+    kind = _TYPES.get(status, "server_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def error_response(error: Exception) -> JSONResponse:
+    """The whole answer to a failed request; `Retry-After` where trying later helps. Pure."""
+    headers: dict[str, str] = {}
+    if isinstance(error, HTTPException):
+        headers.update(error.headers or {})
+    if isinstance(error, Busy):
+        seconds = error.fields.get("retry_after_s")
+        wait = seconds if isinstance(seconds, int | float) else 1
+        headers["Retry-After"] = str(max(1, round(wait)))
+    return JSONResponse(error_object(error), status_of(error), headers)
+
+
+def key_missing() -> HTTPException:
+    """The refusal of a request without the right API key. Pure."""
+    detail: Any = {
+        "message": "the API key is missing or wrong. hint: send 'Authorization: Bearer KEY'",
+        "code": "invalid_api_key",
+    }
+    return HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
+
+
+def body_too_large(limit_bytes: int) -> HTTPException:
+    """The refusal of a body over `limit_bytes`. Pure."""
+    message = f"the request body is larger than the limit of {limit_bytes} bytes"
+    detail: Any = {"message": message, "code": "body_too_large"}
+    return HTTPException(413, detail)
+
+
+def not_ready(error: Exception) -> JSONResponse:
+    """The answer of a health route while the engine cannot serve, whatever the reason. Pure."""
+    return JSONResponse(error_object(error), 503, {"Retry-After": "1"})
+
+
+def _message_of(error: MmserveError) -> str:
+    text = _QUERY.sub(r"\1?...", str(error))
+    text = _LONG_RUN.sub(lambda run: run.group()[:40] + "...", text)
+    return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 3] + "..."
+
+
+def _split_detail(error: HTTPException) -> tuple[str, str]:
+    detail: object = error.detail
+    if isinstance(detail, dict):
+        return str(detail["message"]), str(detail["code"])
+    return _ROUTING.get(error.status_code, (str(detail)[:_MAX_MESSAGE], "http_error"))

@@ -1,0 +1,122 @@
+"""OpenAI messages as turns: text, pictures and clips stand where the client put them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mmserve.core import BadRequest, ImagePart, RawPart, TextPart, Turn, UrlSource, VideoPart
+from mmserve.server.fields import Body, anything, list_of, text, word, wrong
+from mmserve.server.media import MediaDefaults, address, clip_item, picture_item
+
+__all__ = ["turns_of"]
+
+ContentPart = TextPart | RawPart | ImagePart | VideoPart
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_LOW_DETAIL_PIXELS = 512 * 512
+
+
+def turns_of(value: object, name: str, defaults: MediaDefaults) -> tuple[Turn, ...]:
+    """The conversation, without the turn to be answered. Pure.
+
+    Empty and null content is an empty turn; text parts are joined with nothing between.
+    """
+    turns = list_of(lambda item, where: _turn(item, where, defaults))(value, name)
+    if not turns:
+        raise wrong(name, [], "a list of at least one message")
+    return turns
+
+
+def _turn(value: object, name: str, defaults: MediaDefaults) -> Turn:
+    body = Body(value, name)
+    role = body.need("role", word(*_ROLES))
+    parts = body.take("content", lambda item, where: _content(item, where, defaults), ())
+    if role == "assistant":
+        for field in ("refusal", "audio", "function_call", "annotations", "reasoning_content"):
+            body.neutral(field, allowed=([],))
+        body.neutral("tool_calls", allowed=([],))
+    body.neutral("name")
+    body.finish()
+    return Turn(_ROLES[role], parts)
+
+
+def _content(value: object, name: str, defaults: MediaDefaults) -> tuple[ContentPart, ...]:
+    if isinstance(value, str):
+        return (TextPart(value),) if value else ()
+    if not isinstance(value, list):
+        raise wrong(name, value, "a string or a list of parts")
+    return list_of(lambda item, where: _part(item, where, defaults))(value, name)
+
+
+def _part(value: object, name: str, defaults: MediaDefaults) -> ContentPart:
+    body = Body(value, name)
+    kind = body.need("type", text)
+    reader = _READERS.get(kind)
+    if reader is None:
+        field = body.name("type")
+        message = f"{field} names no kind of part that is served"
+        raise BadRequest(
+            message, field=field, reason="value", hint=f"allowed is {', '.join(_READERS)}"
+        )
+    part = reader(body, defaults)
+    body.finish()
+    return part
+
+
+def _text_part(body: Body, _defaults: MediaDefaults) -> ContentPart:
+    return TextPart(body.need("text", text))
+
+
+def _picture_part(body: Body, defaults: MediaDefaults) -> ContentPart:
+    bounds = _detail(body).over(defaults)
+    return body.need("image_url", lambda item, name: _picture(item, name, bounds))
+
+
+def _picture(value: object, name: str, defaults: MediaDefaults) -> ContentPart:
+    if isinstance(value, str):
+        return defaults.picture(address(value, name))
+    body = Body(value, name)
+    bounds = _detail(body)
+    item = {field: body.take(field, anything, None) for field in ("max_pixels", "min_pixels")}
+    source = body.need("url", address)
+    body.finish()
+    return picture_item({"url": source.url, **item}, name, bounds.over(defaults))
+
+
+def _clip_part(body: Body, defaults: MediaDefaults) -> ContentPart:
+    return body.need("video_url", lambda item, name: _clip(item, name, defaults))
+
+
+def _clip(value: object, name: str, defaults: MediaDefaults) -> VideoPart:
+    if isinstance(value, str):
+        return defaults.clip(address(value, name))
+    if isinstance(value, dict):
+        Body(value, name).take("url", address, None)
+    return clip_item(value, name, defaults)
+
+
+def _anthropic_picture(body: Body, defaults: MediaDefaults) -> ContentPart:
+    source = Body(body.need("source", anything), body.name("source"))
+    kind = source.need("type", word("base64", "url"))
+    if kind == "url":
+        url = source.need("url", address)
+    else:
+        media_type = source.need("media_type", text)
+        url = UrlSource(f"data:{media_type[:100]};base64,{source.need('data', text)}")
+    source.finish()
+    return defaults.picture(url)
+
+
+def _detail(body: Body) -> MediaDefaults:
+    """`detail: low` bounds a picture to 512 x 512 pixels; the other words change nothing."""
+    is_low = body.take("detail", word("auto", "low", "high"), "auto") == "low"
+    return MediaDefaults(max_pixels=_LOW_DETAIL_PIXELS if is_low else None)
+
+
+_READERS: dict[str, Callable[[Body, MediaDefaults], ContentPart]] = {
+    "text": _text_part,
+    "input_text": _text_part,
+    "image_url": _picture_part,
+    "input_image": _picture_part,
+    "image": _anthropic_picture,
+    "video_url": _clip_part,
+}

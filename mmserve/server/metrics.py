@@ -1,0 +1,69 @@
+"""Counters and gauges in Prometheus' text format: the engine's, and the server's own."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+__all__ = ["Counts", "metrics_text", "parse_series"]
+
+_SERIES = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"]*)"')
+_PREFIX = "mmserve_"
+
+
+class Counts:
+    """What the server itself counts, by series. Mutable; touched by the event loop only."""
+
+    def __init__(self) -> None:
+        self._series: defaultdict[str, float] = defaultdict(float)
+
+    def add(self, name: str, **labels: str) -> None:
+        """Count one event. Changes: its series."""
+        words = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+        self._series[f"{name}{{{words}}}" if words else name] += 1
+
+    def series(self) -> dict[str, float]:
+        """All series, in the form of `Client.counters`. Pure."""
+        return dict(self._series)
+
+
+class _Collector:
+    def __init__(self, series: Mapping[str, float]) -> None:
+        self._series = series
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each name, counters where it ends in `_total`."""
+        families: dict[str, Metric] = {}
+        for key, value in self._series.items():
+            name, labels = parse_series(key)
+            if name not in families:
+                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                words = name.removesuffix("_total").replace("_", " ")
+                families[name] = kind(_PREFIX + name, f"{words}.", labels=list(labels))
+            sample = _PREFIX + name
+            families[name].add_sample(sample, labels, value)
+        yield from families.values()
+
+
+def metrics_text(*sources: Mapping[str, float]) -> bytes:
+    """The text of all sources; a series that several have is added up. Pure."""
+    series: defaultdict[str, float] = defaultdict(float)
+    for source in sources:
+        for key, value in source.items():
+            series[key] += value
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(series))
+    return generate_latest(registry)
+
+
+def parse_series(key: str) -> tuple[str, dict[str, str]]:
+    """Name and labels of a series: `a_total{reason="stop"}`. Pure."""
+    match = _SERIES.fullmatch(key)
+    if match is None:
+        raise ValueError(f"{key!r} names no series")
+    return match[1], dict(_LABEL.findall(match[2] or ""))

@@ -1,0 +1,110 @@
+"""The app on a socket: for good, or in a thread for as long as a test or tool needs it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+
+from mmserve.core import Broken, Client, ServerConfig
+from mmserve.server.app import create_app
+
+__all__ = ["RunningServer", "serve"]
+
+_KEEP_ALIVE_S = 60
+_GRACE_S = 3
+_START_TIMEOUT_S = 20.0
+
+
+def serve(
+    client: Client, config: ServerConfig, on_ready: Callable[[str], None] | None = None
+) -> None:
+    """Serve until a signal ends it; `on_ready` is told the address once the port is taken.
+
+    The client stays open; whoever made it closes it. Raises Broken if the port is not free.
+    """
+    with _listen(config) as listener:
+        if on_ready is not None:
+            on_ready(_url(listener))
+        _uvicorn(client, config).run(sockets=[listener])
+
+
+class RunningServer:
+    """A server in a thread, on a free port if the config names port 0.
+
+    with RunningServer(client) as server:
+        httpx.get(server.url + "/health")
+    """
+
+    def __init__(self, client: Client, config: ServerConfig | None = None) -> None:
+        self._config = config or ServerConfig(port=0)
+        self._server = _uvicorn(client, self._config)
+        self._listener = _listen(self._config)
+        self._url = _url(self._listener)
+        self._thread = threading.Thread(
+            target=self._server.run,
+            kwargs={"sockets": [self._listener]},
+            name="mmserve-http",
+            daemon=True,
+        )
+
+    @property
+    def url(self) -> str:
+        """The server's address, without a slash at the end. Pure."""
+        return self._url
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise Broken("the HTTP server did not start")
+            time.sleep(0.005)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._listener.close()
+
+
+def _listen(config: ServerConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    # asyncio turns Nagle's delay off only where the protocol is named
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        listener.close()
+        message = f"cannot listen on {config.host} port {config.port}: {error.strerror}"
+        raise Broken(message, hint="choose another --port") from error
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _uvicorn(client: Client, config: ServerConfig) -> uvicorn.Server:
+    settings = uvicorn.Config(
+        create_app(client, config),
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        lifespan="off",
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    return uvicorn.Server(settings)

@@ -1,0 +1,206 @@
+"""Sampling parameters from JSON, derived from `core.SamplingParams`: names, types and ranges.
+
+core field  ->  wire name (a surface may rename it)  ->  check made from type and metadata
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from mmserve.core import BadRequest, Constraint, ModelInfo, SamplingParams, check_sampling
+from mmserve.server.fields import (
+    Body,
+    Check,
+    boolean,
+    integer,
+    integers,
+    list_of,
+    number,
+    shown,
+    text,
+    text_or_texts,
+    word,
+    wrong,
+)
+
+__all__ = [
+    "NATIVE_NAMES",
+    "OPENAI_NAMES",
+    "build_sampling",
+    "take_json_schema",
+    "take_openai_constraint",
+    "take_sampling",
+    "take_text_constraint",
+]
+
+OPENAI_NAMES: Mapping[str, str] = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+}
+"""Core names that OpenAI's surfaces spell otherwise."""
+
+NATIVE_NAMES: Mapping[str, str] = {"seed": "sampling_seed"}
+"""Core names that the native surface spells otherwise."""
+
+_SET_BY_SURFACES = frozenset(
+    {"constraint", "return_logprobs", "top_logprobs", "prompt_logprobs_from"}
+)
+_DECIMAL = re.compile(r"-?[0-9]{1,10}")
+
+
+def _bias(value: object, name: str) -> tuple[tuple[int, float], ...]:
+    if not isinstance(value, dict):
+        raise wrong(name, value, "an object of token ids and numbers")
+    pairs = []
+    for key, amount in value.items():
+        if not _DECIMAL.fullmatch(key):
+            message = f"{name} has the key {shown(key)}, allowed are decimal token ids"
+            raise BadRequest(message, field=name, reason="token_id")
+        pairs.append((int(key), number(-100, 100)(amount, name)))
+    if len({token_id for token_id, _ in pairs}) < len(pairs):
+        raise BadRequest(f"{name} names a token twice", field=name, reason="token_id")
+    return tuple(pairs)
+
+
+def _checks() -> dict[str, Check[Any]]:
+    checks: dict[str, Check[Any]] = {
+        "stop": text_or_texts,
+        "stop_token_ids": integers(-(2**31), 2**31),
+        "logit_bias": _bias,
+        "seed": integer(-(2**63), 2**64 - 1),
+    }
+    hints = get_type_hints(SamplingParams)
+    for spec in fields(SamplingParams):
+        if spec.name in checks or spec.name in _SET_BY_SURFACES:
+            continue
+        if hints[spec.name] is bool:
+            checks[spec.name] = boolean
+        elif hints[spec.name] is float:
+            checks[spec.name] = number(spec.metadata["low"], spec.metadata["high"])
+        else:
+            checks[spec.name] = integer(spec.metadata["low"], spec.metadata["high"])
+    return checks
+
+
+_CHECKS = _checks()
+
+
+def take_sampling(body: Body, names: Mapping[str, str]) -> dict[str, Any]:
+    """Values that `body` gives, by core name. Changes: the fields count as known."""
+    found = {}
+    for core_name, check in _CHECKS.items():
+        value = body.take(names.get(core_name, core_name), check, None)
+        if value is not None:
+            found[core_name] = value
+    return found
+
+
+def build_sampling(
+    values: Mapping[str, Any], names: Mapping[str, str], model: ModelInfo
+) -> SamplingParams:
+    """Checked parameters; a refusal names the field as the surface spells it. Pure."""
+    params = SamplingParams(**values)
+    try:
+        check_sampling(params, model.vocab_size)
+    except BadRequest as error:
+        core_name = error.param or ""
+        wire_name = names.get(core_name, core_name)
+        message = error.message.replace(core_name, wire_name, 1)
+        raise BadRequest(
+            message, hint=error.hint, **{**error.fields, "field": wire_name}
+        ) from None
+    if params.max_new_tokens is not None and params.min_new_tokens > params.max_new_tokens:
+        low, high = (names.get(n, n) for n in ("min_new_tokens", "max_new_tokens"))
+        message = f"{low} is {params.min_new_tokens}, more than {high} {params.max_new_tokens}"
+        raise BadRequest(message, field=low, reason="range")
+    return params
+
+
+def take_json_schema(value: object, name: str) -> str:
+    """A JSON schema as text, given as text or as a value. Pure."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict | bool):
+        raise wrong(name, value, "a JSON schema, as an object or as text")
+    return json.dumps(value, ensure_ascii=False)
+
+
+def take_text_constraint(body: Body) -> Constraint | None:
+    """The constraint among `regex`, `json_schema`, `ebnf`, where "" counts as absent.
+
+    Changes: the fields count as known. Raises BadRequest for two at once.
+    """
+    found = {
+        "regex": body.take("regex", text, ""),
+        "json_schema": body.take("json_schema", take_json_schema, ""),
+        "ebnf": body.take("ebnf", text, ""),
+    }
+    given = [Constraint(kind, value) for kind, value in found.items() if value]  # type: ignore[arg-type]
+    return _only(body, given, [kind for kind, value in found.items() if value])
+
+
+def take_openai_constraint(body: Body) -> Constraint | None:
+    """The constraint among `response_format`, `regex`, `choices`, `ebnf`, `json_schema`.
+
+    Changes: the fields count as known. Raises BadRequest for two at once.
+    """
+    names: list[str] = []
+    given: list[Constraint] = []
+    values: dict[str, Constraint | None] = {
+        "response_format": body.take("response_format", _response_format, None),
+    }
+    regex = body.take("regex", text, None)
+    ebnf = body.take("ebnf", text, None)
+    schema = body.take("json_schema", take_json_schema, None)
+    choices = body.take("choices", list_of(text, most=10_000), None)
+    values["regex"] = None if regex is None else Constraint("regex", regex)
+    values["ebnf"] = None if ebnf is None else Constraint("ebnf", ebnf)
+    values["json_schema"] = None if schema is None else Constraint("json_schema", schema)
+    if choices is not None:
+        if not choices:
+            raise wrong(body.name("choices"), [], "a list of at least one text")
+        values["choices"] = Constraint("choices", json.dumps(choices, ensure_ascii=False))
+    for name, constraint in values.items():
+        if constraint is not None:
+            names.append(name)
+            given.append(constraint)
+    return _only(body, given, names)
+
+
+def _only(body: Body, given: list[Constraint], names: list[str]) -> Constraint | None:
+    if len(given) > 1:
+        message = f"{names[0]} and {names[1]} are given, one answer takes one constraint"
+        raise BadRequest(message, field=body.name(names[1]), reason="conflict")
+    return given[0] if given else None
+
+
+def _response_format(value: object, name: str) -> Constraint | None:
+    body = Body(value, name)
+    kind = body.need("type", word("text", "json_object", "json_schema"))
+    constraint: Constraint | None = None
+    if kind == "json_object":
+        constraint = Constraint("json_object", "")
+    elif kind == "json_schema":
+        constraint = Constraint("json_schema", body.need("json_schema", _named_schema))
+    body.finish()
+    return constraint
+
+
+def _named_schema(value: object, name: str) -> str:
+    body = Body(value, name)
+    body.take("name", text, None)
+    body.take("description", text, None)
+    body.take("strict", boolean, None)
+    schema = body.need("schema", _schema_object)
+    body.finish()
+    return schema
+
+
+def _schema_object(value: object, name: str) -> str:
+    if not isinstance(value, dict | bool):
+        raise wrong(name, value, "a JSON schema object")
+    return json.dumps(value, ensure_ascii=False)

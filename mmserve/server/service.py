@@ -1,0 +1,66 @@
+"""What every route needs: the client, the settings, the open calls, the counts, and ids."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from dataclasses import dataclass
+
+from fastapi import Request as HttpRequest
+
+from mmserve.core import BadRequest, Client, ModelInfo, NotFound, ServerConfig
+from mmserve.server.body import read_json
+from mmserve.server.calls import Calls
+from mmserve.server.fields import Body, shown, text
+from mmserve.server.metrics import Counts
+
+__all__ = ["ID_HEADER", "Service", "check_model", "client_key", "shown_id"]
+
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+ID_HEADER = "X-Request-Id"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One app's belongings, handed to every route."""
+
+    client: Client
+    config: ServerConfig
+    calls: Calls
+    counts: Counts
+    started_s: int
+
+    async def read_body(self, http: HttpRequest) -> Body:
+        """The request's JSON object. Raises the 413 refusal or BadRequest."""
+        return Body(await read_json(http, self.config.max_body_bytes))
+
+
+def shown_id(http: HttpRequest, body_id: str | None, prefix: str = "") -> str:
+    """The id a client sees: the one it gave in body or header, else a new one. Pure."""
+    given = body_id or http.headers.get(ID_HEADER)
+    if given is None:
+        return prefix + uuid.uuid4().hex
+    if not _ID.fullmatch(given):
+        message = "the request id has spaces or unprintable characters, or more than 128"
+        field = "rid" if body_id else ID_HEADER
+        raise BadRequest(message, field=field, reason="value")
+    return given
+
+
+def client_key(http: HttpRequest) -> str:
+    """A name for whoever holds the API key that was sent; "" without one. Pure."""
+    key = http.headers.get("authorization") or http.headers.get("x-api-key")
+    return f"key:{hashlib.sha256(key.encode()).hexdigest()[:16]}" if key else ""
+
+
+def check_model(body: Body, model: ModelInfo) -> None:
+    """Refuse a model that is not served: allowed are its name, its path, and `default`.
+
+    Changes: the field counts as known. Raises NotFound.
+    """
+    asked = body.take("model", text, "default")
+    if asked not in (model.name, model.path, "default"):
+        message = f"the model {shown(asked)} is not served"
+        hint = f"this server has {shown(model.name)}"
+        raise NotFound(message, hint=hint, field="model", what="model", name=asked[:100])

@@ -1,0 +1,204 @@
+"""A runner without a model that obeys the `Runner` port to the letter.
+
+Every slot remembers which token it holds, and where. All rows of a plan write first; then each
+row reads all its slots back, and its next token is a hash of what they hold. A wrong slot, a
+missing picture, or KV that was overwritten gives a wrong answer, as with a real model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmserve.core import (
+    ForwardPlan,
+    LedgerBroken,
+    PlanRow,
+    RowSampling,
+    SampledRow,
+    SampledTokens,
+)
+
+__all__ = ["FakeRunner"]
+
+Words = NDArray[np.uint64]
+Scores = tuple[tuple[int, float, tuple[tuple[int, float], ...]], ...]
+
+_EMPTY = np.uint64(0xDEAD)
+
+
+class FakeRunner:
+    """Carries out plans on a store of hashes.
+
+    Args:
+        num_slots: slots of the store.
+        vocab_size: drawn tokens are in [0, vocab_size).
+        eos: a token that the hash draws about once in eight times, or None.
+        rule: gives the next token from the token ids that the slots hold, instead of the hash.
+    """
+
+    def __init__(
+        self,
+        num_slots: int,
+        vocab_size: int,
+        eos: int | None = None,
+        rule: Callable[[list[int]], int] | None = None,
+    ) -> None:
+        self.num_steps = 0
+        self.num_tokens = 0
+        self.num_rows = 0
+        self.encodes: dict[bytes, int] = {}
+        """How often each item was encoded."""
+        self.features: set[bytes] = set()
+        """Items that are encoded now."""
+        self.row_errors: Mapping[int, Exception] = {}
+        """Errors that single rows give, by sequence id; set by a test."""
+        self._vocab_size = vocab_size
+        self._eos = eos
+        self._rule = rule
+        self._words = np.full(num_slots, _EMPTY, dtype=np.uint64)
+        self._token_ids = np.full(num_slots, -1, dtype=np.int64)
+        self._failure: Exception | None = None
+
+    def fail_next(self, error: Exception) -> None:
+        """Make the next step fail as a whole, with its slots spoiled. Changes: that step."""
+        self._failure = error
+
+    def execute(self, plan: ForwardPlan) -> SampledTokens:
+        """Do the step.
+
+        Raises:
+            LedgerBroken: the plan uses features that are not encoded, encodes twice, or writes
+                a slot twice.
+
+        Changes: the store, the features, the counts.
+        """
+        self._check_slots(plan)
+        if self._failure is not None:
+            error, self._failure = self._failure, None
+            for row in plan.rows:
+                self._words[row.slots[row.start :]] = _EMPTY
+            raise error
+        self._encode(plan)
+        for row in plan.rows:
+            self._write(row)
+        self.num_steps += 1
+        self.num_rows += len(plan.rows)
+        self.num_tokens += plan.num_tokens
+        rows = tuple(self._answer(row) for row in plan.rows)
+        encode_ms = float(len(plan.encode))
+        return SampledTokens(plan.step, rows, encode_ms=encode_ms, forward_ms=1.0)
+
+    def _check_slots(self, plan: ForwardPlan) -> None:
+        written = [row.slots[row.start :] for row in plan.rows]
+        for row, slots in zip(plan.rows, written, strict=True):
+            if not len(row.token_ids) or len(slots) != len(row.token_ids):
+                raise LedgerBroken("a row has not one slot a token", step=plan.step)
+            if len(np.unique(row.slots)) != len(row.slots):
+                raise LedgerBroken("a row uses a slot twice", step=plan.step)
+        every = np.concatenate(written)
+        if len(np.unique(every)) != len(every):
+            raise LedgerBroken("two rows write one slot", step=plan.step)
+
+    def _encode(self, plan: ForwardPlan) -> None:
+        self.features.difference_update(plan.drop)
+        for item in plan.encode:
+            if item.digest in self.features:
+                raise LedgerBroken("a picture is encoded that is at hand", step=plan.step)
+            self.features.add(item.digest)
+            self.encodes[item.digest] = self.encodes.get(item.digest, 0) + 1
+        uses = [use for row in plan.rows for use in row.features]
+        if any(use.digest not in self.features for use in uses):
+            raise LedgerBroken("features are used that are not encoded", step=plan.step)
+
+    def _write(self, row: PlanRow) -> None:
+        contents = _mix(row.token_ids.astype(np.uint64))
+        for use in row.features:
+            offsets = np.arange(use.feature_start, use.feature_start + use.num_tokens)
+            contents[use.row_start : use.row_start + use.num_tokens] = _mix(
+                _mix(offsets.astype(np.uint64)) ^ _digest_word(use.digest)
+            )
+        positions = np.arange(row.start, row.start + len(row.token_ids), dtype=np.uint64)
+        slots = row.slots[row.start :]
+        self._words[slots] = _mix(contents ^ _mix(~positions))
+        self._token_ids[slots] = row.token_ids
+
+    def _answer(self, row: PlanRow) -> SampledRow:
+        error = self.row_errors.get(row.sequence_id)
+        if error is not None:
+            return SampledRow(row.sequence_id, error=error)
+        prefixes = _mix(np.cumsum(self._words[row.slots]))
+        scores = self._scores(row, prefixes)
+        if row.sampling is None:
+            return SampledRow(row.sequence_id, prompt_logprobs=scores)
+        token_id = self._draw(row, row.sampling, prefixes[-1])
+        logprob = _logprob(prefixes[-1], token_id)
+        top = self._top(prefixes[-1], row.sampling.params.top_logprobs)
+        return SampledRow(row.sequence_id, token_id, logprob, top, scores)
+
+    def _draw(self, row: PlanRow, sampling: RowSampling, word: np.uint64) -> int:
+        words = np.array([word], dtype=np.uint64)
+        if sampling.params.temperature > 0:
+            seed = np.array([sampling.seed % 2**64], dtype=np.uint64)
+            words = _mix(words ^ _mix(seed) ^ _mix(np.array([sampling.position], np.uint64)))
+        number = int(words[0])
+        usable = self._usable(sampling)
+        if not usable.any():
+            raise LedgerBroken("no token is allowed", sequence_id=row.sequence_id)
+        wanted = number % self._vocab_size
+        if self._rule is not None:
+            wanted = self._rule(self._token_ids[row.slots].tolist())
+        elif self._eos is not None and (number >> 40) % 8 == 0:
+            wanted = self._eos
+        if usable[wanted]:
+            return wanted
+        choices = np.flatnonzero(usable)
+        return int(choices[number % len(choices)])
+
+    def _usable(self, sampling: RowSampling) -> NDArray[np.bool_]:
+        """Which tokens may come, [vocab_size]."""
+        usable = np.ones(self._vocab_size, dtype=np.bool_)
+        if sampling.allowed is not None:
+            token_ids = np.arange(self._vocab_size)
+            words = sampling.allowed[token_ids // 32]
+            usable = (words >> (token_ids % 32).astype(np.uint32)) & 1 == 1
+        usable[list(sampling.banned_ids)] = False
+        return usable
+
+    def _scores(self, row: PlanRow, prefixes: Words) -> Scores:
+        """Scores of the known tokens at positions [logprobs_from, stop], from start + 1 on."""
+        if row.logprobs_from is None:
+            return ()
+        token_ids = [*row.token_ids.tolist(), *([] if row.next_id is None else [row.next_id])]
+        first = max(row.logprobs_from, row.start + 1)
+        return tuple(
+            (position, _logprob(prefixes[position - 1], token_ids[position - row.start]), ())
+            for position in range(first, row.start + len(token_ids))
+        )
+
+    def _top(self, word: np.uint64, num_top: int) -> tuple[tuple[int, float], ...]:
+        ranked = [(token_id, _logprob(word, token_id)) for token_id in range(self._vocab_size)]
+        return tuple(sorted(ranked, key=lambda pair: -pair[1])[:num_top]) if num_top else ()
+
+
+def _mix(words: Words) -> Words:
+    """Scramble uint64 words, each by itself. Source: SplitMix64 (Steele, 2014), finalizer."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _digest_word(digest: bytes) -> np.uint64:
+    """A digest as one word."""
+    halves = np.frombuffer(digest.ljust(16, b"\0")[:16], dtype=np.uint64)
+    mixed = _mix(halves)
+    return np.uint64(int(mixed[0]) ^ (int(mixed[1]) * 3 % 2**64))
+
+
+def _logprob(word: np.uint64, token_id: int) -> float:
+    """A log-probability that depends on all tokens before and on the token."""
+    mixed = _mix(np.array([word ^ np.uint64(token_id * 0x2545F491)], dtype=np.uint64))
+    return -float(int(mixed[0]) >> 40) / 2**20 - 0.001
