@@ -19,7 +19,7 @@ __all__ = ["KvWriter", "TorchAttention"]
 MAX_SCORES = 1 << 22
 """Most scores held at once by one product (16 MiB of float32)."""
 MAX_GATHERED = 1 << 20
-"""Most values of keys gathered at once; larger buffers are new pages from the system each time."""
+"""Most values of keys gathered at once; larger buffers cost new pages each time."""
 
 _Where = slice | Tensor
 
@@ -184,7 +184,7 @@ def _attend_part(
 def _attend_causal(
     queries: Tensor, keys: Tensor, values: Tensor, window: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Queries are the last n of L tokens; each sees itself and `window` - 1 before, or all."""
+    """Queries are the last n of L tokens; each sees itself and all before, or `window`."""
     num_groups, num_queries, heads, size = queries.shape
     num_keys = keys.shape[1]
     if window is None and num_queries == num_keys and _has_flash(queries):

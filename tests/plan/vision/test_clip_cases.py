@@ -33,6 +33,7 @@ from mmserve.core import (
     MediaRefused,
     VideoPart,
 )
+from mmserve.vision.packets import PacketCheck
 from mmserve.vision.video import probe_clip
 
 ONE = 65536
@@ -105,6 +106,37 @@ def test_cut_matroska_gives_its_readable_part(caplog):
     assert [round(t * 5) for t in times] == [round((a.mean() - 10) / 4) for a in shown]
     assert note == f"{50 - round(times[-1] * 5) - 1} of 50 frames were unreadable"
     assert "frames are unreadable" in caplog.text
+
+
+class FakePacket(bytes):
+    """A packet's payload."""
+
+    is_corrupt = False
+
+
+class FakeCodec:
+    """A codec with the configuration record of an H.264 track: lengths of four bytes."""
+
+    def __init__(self, name: str) -> None:
+        self.codec = self
+        self.canonical_name = name
+        self.extradata = b"\1\x42\0\x0a\xff"
+
+
+@pytest.mark.parametrize(
+    ("codec", "payload", "is_sound"),
+    [
+        ("h264", b"\0\0\0\2ab\0\0\0\1c", True),
+        ("h264", b"\0\0\0\2ab\0\0\0\2c", False),
+        ("h264", b"\0\0\0\2ab\0\0\0\0\0\0\0\0", False),
+        ("h264", b"\0\0\0\2ab\0\0", False),
+        ("vp9", b"ab", True),
+        ("vp9", bytes(9), False),
+    ],
+)
+def test_damaged_packets_are_seen(codec, payload, is_sound):
+    """Zeroed payloads and units that do not fill their packet look damaged without decoding."""
+    assert PacketCheck(FakeCodec(codec)).is_sound(FakePacket(payload)) is is_sound
 
 
 def zeroed(mp4: bytes) -> bytes:
@@ -186,6 +218,14 @@ def test_no_video_is_refused(content):
         frames_shown(content)
     assert caught.value.fields["reason"] == "undecodable"
     assert caught.value.fields["index"] == 0
+
+
+def test_list_of_files_cannot_open_them(tmp_path, monkeypatch):
+    """A list of files given as a clip does not open what lies in the working folder."""
+    (tmp_path / "a.mp4").write_bytes(clip_of(brightening(2)))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MediaRefused):
+        probe_clip(b"ffconcat version 1.0\nfile a.mp4\n", MediaConfig())
 
 
 def test_playlist_cannot_make_the_server_fetch(web):
