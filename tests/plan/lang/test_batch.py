@@ -140,6 +140,18 @@ def test_bad_rows_do_not_touch_good_ones(client, progress_bar):
     assert client.num_running == 0
 
 
+def test_a_row_that_exits_does_not_hang_the_batch(client):
+    """Even SystemExit is an error of its row only."""
+
+    @sgl.function
+    def leaving(s, q):
+        raise SystemExit
+
+    states = leaving.run_batch([("a",), ("b",)], backend=client)
+
+    assert [state.error() is None for state in states] == [False, False]
+
+
 def test_raise_stops_the_batch_at_the_first_error(slow_client):
     """No new rows, running ones cancelled, the row's number on the error."""
     rows = [{"q": "BOOM" if index == 1 else f"{index}"} for index in range(8)]

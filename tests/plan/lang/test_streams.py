@@ -50,6 +50,18 @@ def test_a_streaming_run_returns_at_once(slow_client):
     assert state.ret_value == 1
 
 
+def test_a_name_that_is_not_appended_yet_is_waited_for(client):
+    """While the body runs elsewhere, a name may still appear."""
+
+    def body(s):
+        time.sleep(0.1)
+        s += "a" + sgl.gen("late", max_tokens=1)
+
+    state = sgl.function(body).run(backend=client, stream=True)
+
+    assert len(state["late"]) == 1
+
+
 def test_without_stream_the_text_comes_in_one_piece(slow_client):
     """Of a variable and of all text."""
     state = program.run(backend=slow_client)

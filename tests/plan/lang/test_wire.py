@@ -205,6 +205,7 @@ def test_a_malformed_reply_is_the_backends_failure(reply):
         (500, None, BackendFailed),
         (502, None, BackendFailed),
         (None, "aborted", Aborted),
+        (None, "runner_failed", BackendFailed),
         (None, None, BackendFailed),
     ],
 )
@@ -236,7 +237,7 @@ def test_events_end_with_done():
     [
         (["data: {}"], BackendFailed),
         (["data: {"], BackendFailed),
-        (['data: {"error": {"message": "m", "code": "runner_failed"}}'], Exception),
+        (['data: {"error": {"message": "m", "code": "runner_failed"}}'], BackendFailed),
     ],
 )
 def test_a_stream_that_breaks_off_or_reports_an_error_raises(lines, expected):

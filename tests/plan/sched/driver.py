@@ -218,11 +218,11 @@ class ListMatcher:
         return len(self.accepted) == len(self.choices)
 
 
-def alone(prompt, **params) -> Answer:
+def alone(prompt, *, eos=None, **params) -> Answer:
     """The answer of one sequence that runs by itself, without a cache, in one piece."""
-    driver = Driver(
-        num_slots=2048, context=1024, eos=params.pop("eos", None), radix_cache=False
-    )
+    driver = Driver(num_slots=1024, context=1024, eos=eos, radix_cache=False)
     sequence_id = driver.add(prompt, **params)
-    driver.run()
+    while driver.unfinished:
+        driver.provide()
+        driver.take(driver.sched.commit(driver.runner.execute(driver.sched.plan())))
     return driver.answers[sequence_id]

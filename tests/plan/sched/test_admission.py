@@ -79,7 +79,9 @@ def test_more_branches_than_may_run_go_in_waves():
     """With two running at once, ten equal prompts all end, also if one leaves midway."""
     driver = Driver(max_running=2)
     for seed in range(10):
-        driver.add(prompt([1, 2, 3]), seed=seed, temperature=1.0, max_new_tokens=6)
+        driver.add(
+            prompt([1, 2, 3]), seed=seed, temperature=1.0, max_new_tokens=6, ignore_eos=True
+        )
     for _ in range(3):
         driver.step()
     driver.take([driver.sched.abort(driver.unfinished[0])])

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from support.steps import Driver, load, scores_of
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from mmserve.core import MissingExtra
 
@@ -23,14 +24,26 @@ def _file() -> Path:
     return next(Path(package.origin).parent.glob("*.gguf"))
 
 
+def _in_transformers(path: Path) -> Any:
+    """The file as transformers reads it, without `accelerate`, which its usual way asks for."""
+    values = load_gguf_checkpoint(path)["config"]
+    config = transformers.LlamaConfig(
+        **{key: value for key, value in values.items() if not key.startswith("_")}
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    tensors = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"]
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    model.tie_weights()
+    return model
+
+
 @pytest.mark.slow
 def test_smollm2_equals_transformers() -> None:
     """Log-probabilities of a prompt are those of transformers' own reading of the file."""
     pytest.importorskip("gguf")
     path = _file()
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
-    )
+    model = _in_transformers(path)
     prompt = [1, *np.random.default_rng(0).integers(100, 20000, 40).tolist()]
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([prompt])).logits[0].float()
