@@ -100,8 +100,8 @@ def join_parts(
         tokenizer.pieces,
         eos_token_ids=model.eos_token_ids,
         vocab_size=model.vocab_size,
-        special_ids=tokenizer.special_ids,
-        encode=tokenizer.encode_plain,
+        special_ids=tokenizer.control_ids,
+        encode=tokenizer.encode_inside,
         cache_bytes=config.grammar_cache_bytes,
     )
     scheduler = Scheduler(

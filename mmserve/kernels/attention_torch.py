@@ -147,7 +147,7 @@ def _where(places: NDArray[np.int64], device: torch.device) -> _Where:
     """A slice if `places` are consecutive, else an index tensor."""
     if len(places) and bool((np.diff(places) == 1).all()):
         return slice(int(places[0]), int(places[-1]) + 1)
-    return torch.from_numpy(places).to(device)
+    return torch.tensor(places, device=device)
 
 
 def _batches(batch: LooseBatch, kv: KvTensors) -> Iterator[_Batch]:
@@ -236,8 +236,8 @@ def _softmax_product(
 ) -> tuple[Tensor, Tensor]:
     """[B, M, D] queries on [B, L, D]; outputs [B, M, D] and log-sum-exp [B, M].
 
-    `hidden`, bool and broadcast over [B, M, L], is what is not read: keys there may be anything,
-    values any number.
+    `hidden`, bool and broadcast over [B, M, L], is what is not read: keys there may be
+    anything, values any number.
     """
     scale = queries.shape[-1] ** -0.5
     scores = torch.baddbmm(

@@ -26,10 +26,14 @@ MAX_GAP = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LooseRead:
-    """Query `query`, an index into the step's tokens, reads `slots` (int64, not empty)."""
+    """Query `query`, an index into the step's tokens, reads `slots` (int64, not empty).
+
+    Queries of one `family` share what they read before; only they share a window.
+    """
 
     query: int
     slots: NDArray[np.int64]
+    family: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +43,19 @@ class Window:
     queries: NDArray[np.int64]
     slots: NDArray[np.int64]
     hidden: NDArray[np.bool_]
+
+    def after(self, run: NDArray[np.int64]) -> Window | None:
+        """This window with consecutive slots that all its queries read put before it.
+
+        None if the run does not end shortly before the window. Pure.
+        """
+        gap = int(self.slots[0]) - int(run[-1]) - 1
+        if not 0 <= gap <= MAX_GAP or not (np.diff(run) == 1).all():
+            return None
+        shown = np.zeros((len(self.queries), len(run)), dtype=np.bool_)
+        between = np.ones((len(self.queries), gap), dtype=np.bool_)
+        hidden = np.concatenate([shown, between, self.hidden], axis=1)
+        return Window(self.queries, np.arange(run[0], self.slots[-1] + 1), hidden)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +80,7 @@ class _Run:
     query: int
     start: int
     length: int
+    family: int
 
     @property
     def end(self) -> int:
@@ -72,19 +90,21 @@ class _Run:
 def look_through(reads: list[LooseRead]) -> tuple[list[Window], list[LooseRead]]:
     """Windows over runs that lie close together, and what is left to gather. Pure."""
     runs = [
-        _Run(read.query, int(part[0]), len(part))
+        _Run(read.query, int(part[0]), len(part), read.family)
         for read in reads
         for part in np.split(read.slots, np.flatnonzero(np.diff(read.slots) != 1) + 1)
     ]
     windows: list[Window] = []
     left: dict[int, list[NDArray[np.int64]]] = {}
+    families = {read.query: read.family for read in reads}
     for group in _neighbours(runs):
         if len({run.query for run in group}) > 1:
             windows.append(_window(group))
             continue
         for run in group:
             left.setdefault(run.query, []).append(np.arange(run.start, run.end))
-    return windows, [LooseRead(query, np.concatenate(parts)) for query, parts in left.items()]
+    rest = [LooseRead(q, np.concatenate(parts), families[q]) for q, parts in left.items()]
+    return windows, rest
 
 
 def _neighbours(runs: list[_Run]) -> list[list[_Run]]:
@@ -94,12 +114,16 @@ def _neighbours(runs: list[_Run]) -> list[list[_Run]]:
     for run in sorted(runs, key=lambda run: run.start):
         if run.length < MIN_RUN:
             continue
-        if last and len(last) < WINDOW_RUNS and 0 <= run.start - last[-1].end <= MAX_GAP:
+        if last and len(last) < WINDOW_RUNS and _may_join(last[-1], run):
             last.append(run)
         else:
             last = [run]
             groups.append(last)
     return groups
+
+
+def _may_join(left: _Run, right: _Run) -> bool:
+    return left.family == right.family and 0 <= right.start - left.end <= MAX_GAP
 
 
 def _window(runs: list[_Run]) -> Window:

@@ -85,11 +85,16 @@ def plan_segments(rows: Sequence[QueryRow], window: int | None = None) -> StepSe
 
 
 class _Planner:
-    """Collects segments; `_levels` counts the parts each query has so far."""
+    """Collects segments.
+
+    `_levels` counts the parts each query has so far; `_families` has a number for each group of
+    queries that share a prefix.
+    """
 
     def __init__(self, rows: Sequence[QueryRow], window: int | None) -> None:
         num_queries = sum(row.num_queries for row in rows)
         self._levels = np.zeros(num_queries, dtype=np.int64)
+        self._families = np.full(num_queries, -1, dtype=np.int64)
         self._segments: list[Segment] = []
         self._loose: list[LooseRead] = []
         readers: list[_Reader] = []
@@ -102,8 +107,18 @@ class _Planner:
 
     def finish(self) -> StepSegments:
         windows, loose = look_through(self._loose)
+        shared = {part.queries.tobytes(): i for i, part in enumerate(self._segments)}
         for window in windows:
-            self._add(window.queries, window.slots, hidden=window.hidden)
+            place = shared.get(window.queries.tobytes())
+            joined = None if place is None else window.after(self._segments[place].slots)
+            if place is None or joined is None or self._segments[place].is_causal:
+                self._add(window.queries, window.slots, hidden=window.hidden)
+                continue
+            level = self._segments[place].level
+            self._segments[place] = Segment(
+                joined.queries, joined.slots, level, hidden=joined.hidden
+            )
+            del shared[window.queries.tobytes()]
         tables = in_tables(loose)
         batches = tuple(LooseBatch(table, self._level(table.queries)) for table in tables)
         depth = int(self._levels.max(initial=0))
@@ -133,6 +148,7 @@ class _Planner:
             shared = _common_length(group, known)
             if shared - begin >= MIN_SHARED:
                 queries = np.concatenate([reader.queries for reader in group])
+                self._families[queries] = len(self._segments)
                 self._read(queries, group[0].slots[begin:shared])
                 begin = shared
             stack.extend((part, begin, shared) for part in _split(group, shared))
@@ -156,7 +172,8 @@ class _Planner:
         if len(slots) > MAX_LOOSE:
             self._add(queries, slots)
         else:
-            self._loose.append(LooseRead(int(queries[0]), slots))
+            query = int(queries[0])
+            self._loose.append(LooseRead(query, slots, int(self._families[query])))
 
     def _read(self, queries: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         """All of `slots` by all of `queries`: long runs as views, the rest gathered at once."""

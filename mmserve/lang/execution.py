@@ -17,13 +17,12 @@ from dataclasses import dataclass
 
 from mmserve.core import Aborted, ProgramMisuse, Usage
 from mmserve.lang.backends.port import Backend, Call
-from mmserve.lang.conversation import Conversation
+from mmserve.lang.body import Body
+from mmserve.lang.conversation import Conversation, role_after
 from mmserve.lang.ir import (
     Gen,
     Picture,
     Prepared,
-    RoleBegin,
-    RoleEnd,
     ScopeBegin,
     Select,
     Snapshot,
@@ -32,7 +31,7 @@ from mmserve.lang.monitor import Monitor
 from mmserve.lang.parameters import CallOptions
 from mmserve.lang.variables import Answer, Variable
 
-__all__ = ["Body", "Execution", "Setting", "Statement"]
+__all__ = ["Execution", "Setting", "Statement"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +40,6 @@ class Statement:
 
     node: Prepared
     variable: Variable
-
-
-class Body:
-    """The Python body of a run: names may appear while another thread runs it."""
-
-    def __init__(self) -> None:
-        self._thread_id = threading.get_ident()
-        self.is_running = True
-        self.value: object = None
-        self.error: BaseException | None = None
-
-    def enter(self) -> None:
-        """The calling thread is the one that runs the body. Changes: the body."""
-        self._thread_id = threading.get_ident()
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether another thread than the caller may still append."""
-        return self.is_running and threading.get_ident() != self._thread_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +92,7 @@ class Execution:
         self.check_open()
         ready = [node.load() if isinstance(node, Picture) else node for node in nodes]
         with self.monitor:
-            self.role = _role_after(self.role, ready)
+            self.role = role_after(self.role, ready)
             for node in ready:
                 self._enqueue(node)
             self.monitor.notify()
@@ -315,21 +295,3 @@ def _aborted_by(error: BaseException) -> BaseException:
 
 def _waits_for_model(node: Prepared) -> bool:
     return isinstance(node, (Gen, Select)) or (isinstance(node, Snapshot) and node.is_shared)
-
-
-def _role_after(role: str | None, nodes: Sequence[Prepared]) -> str | None:
-    for node in nodes:
-        match node:
-            case RoleBegin(begun) if role is not None:
-                message = f"a {begun} turn begins inside a {role} turn"
-                raise ProgramMisuse(message, hint="close the open turn first")
-            case RoleBegin(begun):
-                role = begun
-            case RoleEnd(ended) if role != ended:
-                message = f"a {ended} turn ends, but {role or 'no'} turn is open"
-                raise ProgramMisuse(message)
-            case RoleEnd():
-                role = None
-            case _:
-                pass
-    return role

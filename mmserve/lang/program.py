@@ -12,7 +12,8 @@ from typing import Any, Literal, overload
 from mmserve.core import Aborted, ProgramMisuse
 from mmserve.lang.backends.port import Backend
 from mmserve.lang.batch import Batch, BatchStyle
-from mmserve.lang.execution import Body, Execution, Setting
+from mmserve.lang.body import Body
+from mmserve.lang.execution import Execution, Setting
 from mmserve.lang.monitor import Monitor
 from mmserve.lang.parameters import RUN_NAMES, CallOptions, run_options
 from mmserve.lang.settings import as_backend, global_config
@@ -52,7 +53,7 @@ class _Launch:
 
     def run_quietly(self) -> None:
         """Run the body in this thread; what it raises is kept for the state's readers."""
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(BaseException):
             self.run_body()
 
 

@@ -88,7 +88,7 @@ class GgufSource:
         """See `TensorSource`."""
         tensor = self._tensors[self._names[name]]
         values = self._gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        values = np.ascontiguousarray(values, dtype=np.float32)
+        values = np.require(values, np.float32, ["C", "W"])  # some are the file itself
         if name.endswith("q_proj.weight"):
             values = _unpermuted(values, int(self._field("llama.attention.head_count")))
         elif name.endswith("k_proj.weight"):

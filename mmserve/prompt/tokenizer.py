@@ -64,7 +64,7 @@ class Tokenizer:
     marks, media placeholders, `<think>`). Safe to use from any thread; never changes.
 
     Args:
-        backend: the tokenizer as its `tokenizer.json` describes it.
+        backend: the tokenizer as its `tokenizer.json` describes it; must not change later.
         special_tokens: spelling of special tokens by role name (`bos_token`, `eos_token`,
             `image_token`); they count as special even if the backend does not say so.
         adds_bos: whether plain encoding begins with the BOS token; None asks the backend.
@@ -85,7 +85,7 @@ class Tokenizer:
         spec["truncation"] = spec["padding"] = None
         self._controls = _find_controls(spec, set(self.special_tokens.values()))
         self._pattern = _alternation(self._controls)
-        self._full = Backend.from_str(json.dumps(spec))
+        self._full = backend
         self._plain, self._plain_inside = _plain_backends(spec, self._controls)
         self._pieces = _all_pieces(self._full, spec)
         self.special_ids = frozenset(

@@ -22,6 +22,10 @@ from mmserve.vision.ledger import FeatureLedger
 __all__ = ["Encoding", "MediaDesk", "feature_uses"]
 
 
+_AHEAD_TOKENS = 16384
+"""About 150 MB of pixels where a token stands for 28 x 28 of them in float32."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pixels:
     inputs: dict[str, NDArray[Any]]
@@ -40,8 +44,8 @@ class Encoding:
 class MediaDesk:
     """Pixels asked for and at hand, and the ledger of features.
 
-    Asks ahead for pixels of at most twice the feature cache, so that a long line of pictures
-    does not fill the memory; what a sequence needs next is always asked for.
+    Asks ahead for pixels of at most twice the feature cache, and of 16384 tokens, so that many
+    pictures do not fill the memory; what a sequence needs next is always asked for.
     """
 
     def __init__(self, capacity_tokens: int) -> None:
@@ -50,7 +54,7 @@ class MediaDesk:
         self._newly_asked: list[bytes] = []
         self._pixels: dict[bytes, _Pixels] = {}
         self._needers: dict[bytes, set[int]] = {}
-        self._ahead_tokens = 2 * capacity_tokens
+        self._ahead_tokens = min(2 * capacity_tokens, _AHEAD_TOKENS)
         self._num_tokens = 0
 
     # Sequences come and go

@@ -234,6 +234,8 @@ class Scheduler:
             outcome = builder.place(sequence)
             if outcome is not Outcome.PLACED:
                 builder.watch(sequence)
+            if sequence.missing > 1:
+                self._roster.ask_ahead(sequence)
             if outcome is Outcome.SLOTS:
                 stalled.append(sequence)
         return builder, stalled
@@ -256,6 +258,7 @@ class Scheduler:
             return
         num_reserved = sum(growth(sequence) for sequence in roster.running.values())
         blocked: set[int] = set()
+        refused: list[Sequence] = []
         for candidate in roster.line.candidates():
             reserve = num_reserved if roster.running else None
             outcome = builder.place(candidate, num_reserved=reserve)
@@ -263,13 +266,14 @@ class Scheduler:
                 roster.start(candidate, blocked)
                 num_reserved += growth(candidate)
             elif outcome in (Outcome.SLOTS, Outcome.BUDGET):
-                if roster.line.is_first_class(candidate):
-                    return
+                refused.append(candidate)
             else:
                 blocked.add(candidate.sequence_id)
                 if outcome is Outcome.MEDIA:
                     roster.ask_ahead(candidate)
             if len(roster.running) >= max_running or builder.num_tokens_left <= 0:
+                return
+            if any(roster.line.is_first_class(sequence) for sequence in refused):
                 return
 
     def _land(self, step: int) -> _Flight:

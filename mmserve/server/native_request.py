@@ -220,7 +220,7 @@ def _check_modalities(value: object, name: str, prompts: NativePrompts) -> None:
 
 
 def _rids(value: object, name: str) -> tuple[str, ...] | str:
-    return value if isinstance(value, str) else list_of(text)(value, name)
+    return value if isinstance(value, str) else list_of(short_text)(value, name)
 
 
 def _each(body: Body, field: str, check: Check[T], num_prompts: int, default: T) -> Sequence[T]:

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
 
-from mmserve.core import BadRequest, Constraint, ModelInfo, SamplingParams, check_sampling
+from mmserve.core import (
+    BadRequest,
+    Constraint,
+    ConstraintKind,
+    ModelInfo,
+    SamplingParams,
+    check_sampling,
+)
 from mmserve.server.fields import (
     Body,
     Check,
@@ -134,13 +141,14 @@ def take_text_constraint(body: Body) -> Constraint | None:
 
     Changes: the fields count as known. Raises BadRequest for two at once.
     """
-    found = {
+    values: dict[ConstraintKind, str] = {
         "regex": body.take("regex", text, ""),
         "json_schema": body.take("json_schema", take_json_schema, ""),
         "ebnf": body.take("ebnf", text, ""),
     }
-    given = [Constraint(kind, value) for kind, value in found.items() if value]  # type: ignore[arg-type]
-    return _only(body, given, [kind for kind, value in found.items() if value])
+    return _only(
+        body, {kind: Constraint(kind, value) for kind, value in values.items() if value}
+    )
 
 
 def take_openai_constraint(body: Body) -> Constraint | None:
@@ -148,34 +156,36 @@ def take_openai_constraint(body: Body) -> Constraint | None:
 
     Changes: the fields count as known. Raises BadRequest for two at once.
     """
-    names: list[str] = []
-    given: list[Constraint] = []
-    values: dict[str, Constraint | None] = {
-        "response_format": body.take("response_format", _response_format, None),
+    found: dict[str, Constraint] = {}
+    shaped = body.take("response_format", _response_format, None)
+    if shaped is not None:
+        found["response_format"] = shaped
+    readers: dict[ConstraintKind, Check[str]] = {
+        "regex": text,
+        "choices": _choices,
+        "ebnf": text,
+        "json_schema": take_json_schema,
     }
-    regex = body.take("regex", text, None)
-    ebnf = body.take("ebnf", text, None)
-    schema = body.take("json_schema", take_json_schema, None)
-    choices = body.take("choices", list_of(text, most=10_000), None)
-    values["regex"] = None if regex is None else Constraint("regex", regex)
-    values["ebnf"] = None if ebnf is None else Constraint("ebnf", ebnf)
-    values["json_schema"] = None if schema is None else Constraint("json_schema", schema)
-    if choices is not None:
-        if not choices:
-            raise wrong(body.name("choices"), [], "a list of at least one text")
-        values["choices"] = Constraint("choices", json.dumps(choices, ensure_ascii=False))
-    for name, constraint in values.items():
-        if constraint is not None:
-            names.append(name)
-            given.append(constraint)
-    return _only(body, given, names)
+    for kind, reader in readers.items():
+        value = body.take(kind, reader, None)
+        if value is not None:
+            found[kind] = Constraint(kind, value)
+    return _only(body, found)
 
 
-def _only(body: Body, given: list[Constraint], names: list[str]) -> Constraint | None:
-    if len(given) > 1:
+def _choices(value: object, name: str) -> str:
+    options = list_of(text, most=10_000)(value, name)
+    if not options:
+        raise wrong(name, value, "a list of at least one text")
+    return json.dumps(options, ensure_ascii=False)
+
+
+def _only(body: Body, found: Mapping[str, Constraint]) -> Constraint | None:
+    names = list(found)
+    if len(names) > 1:
         message = f"{names[0]} and {names[1]} are given, one answer takes one constraint"
         raise BadRequest(message, field=body.name(names[1]), reason="conflict")
-    return given[0] if given else None
+    return found[names[0]] if names else None
 
 
 def _response_format(value: object, name: str) -> Constraint | None:

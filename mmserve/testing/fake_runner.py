@@ -129,7 +129,8 @@ class FakeRunner:
         error = self.row_errors.get(row.sequence_id)
         if error is not None:
             return SampledRow(row.sequence_id, error=error)
-        prefixes = _mix(np.cumsum(self._words[row.slots]))
+        places = np.arange(len(row.slots), dtype=np.uint64)
+        prefixes = _mix(np.cumsum(_mix(self._words[row.slots] + places)))
         scores = self._scores(row, prefixes)
         if row.sampling is None:
             return SampledRow(row.sequence_id, prompt_logprobs=scores)
@@ -179,8 +180,10 @@ class FakeRunner:
         )
 
     def _top(self, word: np.uint64, num_top: int) -> tuple[tuple[int, float], ...]:
+        if not num_top:
+            return ()
         ranked = [(token_id, _logprob(word, token_id)) for token_id in range(self._vocab_size)]
-        return tuple(sorted(ranked, key=lambda pair: -pair[1])[:num_top]) if num_top else ()
+        return tuple(sorted(ranked, key=lambda pair: -pair[1])[:num_top])
 
 
 def _mix(words: Words) -> Words:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from mmserve.core import BackendFailed, Request, UnsupportedByBackend
 from mmserve.lang.backends.http_call import SILENCE_S, HttpCall, refusal, transport_errors
@@ -92,6 +93,17 @@ class RuntimeEndpoint:
     def close(self) -> None:
         """Close the connections. Changes: calls under way fail."""
         self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def _json(self, method: str, path: str, body: object) -> dict[str, Any]:
         with transport_errors(self._base_url):

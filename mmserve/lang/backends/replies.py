@@ -9,6 +9,7 @@ from typing import Any
 from mmserve.core import (
     BackendFailed,
     BadRequest,
+    Broken,
     Busy,
     Finish,
     MmserveError,
@@ -111,14 +112,14 @@ def error_from(
 
 
 def _kind(status: int | None, code: object) -> type[MmserveError]:
-    if status is None or status < _SERVER_FAULT or status in _BY_STATUS:
-        named = _error_classes().get(code) if isinstance(code, str) else None
-        if named is not None:
-            return named
-        if status in _BY_STATUS:
-            return _BY_STATUS[status]
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    if status is not None and status >= _SERVER_FAULT:
+        return BackendFailed
+    named = _error_classes().get(code) if isinstance(code, str) else None
+    if named is None:
         return BackendFailed if status is None else BadRequest
-    return BackendFailed
+    return BackendFailed if issubclass(named, Broken) else named
 
 
 def _error_classes() -> dict[str, type[MmserveError]]:

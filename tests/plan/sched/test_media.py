@@ -186,3 +186,22 @@ def test_atomic_spans_are_never_cut(max_step_tokens):
     uses = [use for plan in driver.plans for row in plan.rows for use in row.features]
     assert {(use.feature_start, use.num_tokens) for use in uses} == {(0, 8)}
     assert driver.runner.encodes == {A: 1, B: 1}
+
+
+def test_pixels_are_asked_for_while_earlier_pictures_are_computed():
+    """A long row of pictures never waits for one to be decoded, once it has begun."""
+    each = prompt([1], *[(f"P{n}", 8) for n in range(12)], [2])
+    driver = Driver(feature_cache_tokens=16, chunk_tokens=8)
+    driver.add(each)
+    driver.run()
+    assert [plan.num_tokens for plan in driver.plans] == [8] * 12 + [2] + [1] * 3
+    assert driver.wanted == [picture(f"P{n}") for n in range(12)]
+
+
+def test_features_stay_until_the_picture_is_computed():
+    """Two pictures in pieces with room for one: each is encoded once, one after the other."""
+    driver = Driver(feature_cache_tokens=8, chunk_tokens=3)
+    for name in "AB":
+        driver.add(prompt([1], (name, 8), [2]))
+    driver.run()
+    assert driver.runner.encodes == {A: 1, B: 1}

@@ -124,6 +124,22 @@ def test_neighbouring_rows_are_read_through_windows() -> None:
     assert (~hidden).sum(axis=1).tolist() == [20] * 8
 
 
+def test_rows_that_grow_behind_their_picture_are_read_in_one_piece() -> None:
+    """A picture and the eight questions allocated behind it are one view, with one mask."""
+    rows = [
+        QueryRow(
+            1, np.concatenate([np.arange(100), np.arange(128 + i * 32, 128 + i * 32 + 9 + i)])
+        )
+        for i in range(8)
+    ]
+    step = plan_segments(rows)
+    (segment,) = step.segments
+    assert (segment.slots[0], segment.slots[-1]) == (0, 128 + 7 * 32 + 15)
+    assert segment.hidden is not None
+    assert (~segment.hidden).sum(axis=1).tolist() == [109 + i for i in range(8)]
+    assert (step.num_levels, step.batches) == (1, ())
+
+
 def test_a_neighbour_that_went_wrong_is_not_felt() -> None:
     """Values that are not numbers in one row's KV do not reach the rows of its window."""
     kv = _store(2, 8, 0)

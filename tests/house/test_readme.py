@@ -1,0 +1,53 @@
+"""The README tells what the program does: its transcript, its Python, its examples."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def between(name: str) -> str:
+    """The README's text between two marks."""
+    found = re.search(rf"<!-- {name}:begin -->\n(.*?)<!-- {name}:end -->", README, re.S)
+    assert found
+    return found[1]
+
+
+def masked(transcript: str) -> str:
+    """A transcript without times: numbers before ms, and the padding that depends on them."""
+    without = re.sub(r"[\d.,]+ ?ms", "# ms", transcript)
+    return re.sub(r"[ ─━]+", " ", without).strip()
+
+
+def run(*words: str | Path) -> str:
+    """Output of a program of this repository."""
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_transcript_is_what_the_demo_prints() -> None:
+    """`mmserve demo` prints the README's transcript, times apart."""
+    printed = run(sys.executable, "-m", "mmserve", "demo")
+    assert masked(printed) == masked(between("demo").replace("```\n", ""))
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.S))
+def test_python_blocks_run(block: str, tmp_path: Path) -> None:
+    """Every Python block that is not marked no-run runs as it stands."""
+    program = tmp_path / "block.py"
+    program.write_text(block)
+    assert run(sys.executable, program)
+
+
+@pytest.mark.parametrize("name", ["essay_judge.py", "many_questions.py"])
+def test_examples_run(name: str) -> None:
+    """The examples run as a newcomer would start them."""
+    assert run(sys.executable, ROOT / "examples" / name)

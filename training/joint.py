@@ -1,0 +1,196 @@
+"""Stage C: joins tower and language model and trains both on pixels.
+
+    python -m training.joint TOKENIZER POOL --vision vision.pt --language language.pt \
+        --out joint.pt --minutes 40 --world 2 --rank 0
+
+`--vision` and `--language` are read only when `--out` does not exist yet.
+"""
+
+import argparse
+import logging
+import random
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer
+
+from mmserve.testing.scenes_stories import Story
+from mmserve.testing.scenes_world import Layout
+from training.checkpoint import Average, Progress, restore, save
+from training.export import quiet_free_outputs
+from training.labels import NUM_FACTS, patch_facts
+from training.language import (
+    MEETING,
+    Scores,
+    join_ranks,
+    language_params,
+    meet,
+    run_step,
+)
+from training.lessons import Shelf
+from training.model import make_model, normalise, tower_features
+from training.muon import WallClock, make_optimisers
+from training.packing import Pack
+from training.pool import clip_story, natural_layout
+from training.trees import Teller
+from training.vision import Pool, fact_loss, split_params
+
+LOG = logging.getLogger("joint")
+DENSE_WEIGHT = 0.1
+
+
+class Album(Shelf):
+    """A shelf whose pictures were rendered before, so that they can be seen."""
+
+    def __init__(self, rng: random.Random, natural: Pool, clips: Pool) -> None:
+        super().__init__(rng)
+        self._natural, self._clips = natural, clips
+        self.pictures: list[np.ndarray] = []
+        self.labels: list[np.ndarray] = []
+
+    def picture(self) -> tuple[Layout, int]:
+        """A rendered layout and its key."""
+        seed = self._take(self._natural)
+        self.layouts.append(natural_layout(seed))
+        return self.layouts[-1], len(self.layouts) - 1
+
+    def story(self) -> tuple[Story, list[int]]:
+        """A rendered story and the keys of its frames."""
+        start = len(self.pictures)
+        story = clip_story(self._take(self._clips))
+        self.layouts += story.layouts
+        return story, list(range(start, len(self.pictures)))
+
+    def _take(self, pool: Pool) -> int:
+        part = self.rng.randrange(len(pool.stems))
+        row = self.rng.randrange(len(pool.starts[part]) - 1)
+        first, last = pool.starts[part][row : row + 2]
+        self.pictures += list(pool.pictures[part][first:last])
+        self.labels += list(pool.labels[part][first:last])
+        return int(pool.stems[part].split("-")[1]) + row
+
+
+class Eyes:
+    """Sight through the tower; collects the dense loss on the way.
+
+    With `is_frozen` the tower and the projector's first layer are not trained.
+    """
+
+    def __init__(self, model: nn.Module, *, is_frozen: bool) -> None:
+        self._model, self._is_frozen = model, is_frozen
+
+    def __call__(self, shelf: Shelf, pack: Pack) -> Tensor:
+        """[n, 36, WIDTH] of the pack's pictures; the dense loss goes backward at once."""
+        if not isinstance(shelf, Album):
+            raise TypeError("eyes need pictures, not layouts")
+        pictures = np.stack([shelf.pictures[key] for key in pack.pictures])
+        labels = np.stack([shelf.labels[key] for key in pack.pictures])
+        pixels = normalise(torch.from_numpy(pictures))
+        pixels = pixels * (1 + 0.04 * torch.randn(len(pixels), 1, 1, 1))
+        pixels = pixels + 0.05 * torch.randn(len(pixels), 3, 1, 1)
+        head = self._model.model.multi_modal_projector.linear_1
+        if self._is_frozen:
+            with torch.no_grad():
+                return head(tower_features(self._model, pixels))
+        logits = head(tower_features(self._model, pixels))
+        dense = fact_loss(logits[..., :NUM_FACTS], torch.from_numpy(patch_facts(labels)))
+        (DENSE_WEIGHT * dense).backward(retain_graph=True)
+        return logits
+
+
+def load_parts(model: nn.Module, vision: Path, language: Path) -> None:
+    """Joins the tower of one checkpoint and the decoder of the other. Changes: `model`."""
+    seeing, speaking = torch.load(vision)["model"], torch.load(language)["average"]
+    from_vision = ("vision_tower", "linear_1")
+    state = {
+        name: seeing[name] if any(part in name for part in from_vision) else weight
+        for name, weight in speaking.items()
+    }
+    model.load_state_dict(state)
+    quiet_free_outputs(model)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tokenizer", type=Path)
+    parser.add_argument("pool", type=Path)
+    parser.add_argument("--vision", type=Path)
+    parser.add_argument("--language", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=40)
+    parser.add_argument("--muon-rate", type=float, default=0.01)
+    parser.add_argument("--adam-rate", type=float, default=1e-3)
+    parser.add_argument("--frozen", action="store_true", help="leave the tower as it is")
+    parser.add_argument("--sparse", action="store_true", help="one patch a cell")
+    parser.add_argument("--world", type=int, default=1)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--port", type=int, default=29572)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Trains until the planned time has passed, resuming from `--out` when it exists."""
+    args = parse()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(1)
+    model = make_model()
+    matrices, others = language_params(model)
+    if not args.frozen:
+        more_matrices, more_others = split_params(model)
+        matrices, others = matrices + more_matrices, others + more_others
+    optimisers = make_optimisers(matrices, others, args.muon_rate, args.adam_rate)
+    if not args.out.exists():
+        load_parts(model, args.vision, args.language)
+    progress = restore(args.out, model, optimisers)
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            group["peak"] = args.adam_rate if "betas" in group else args.muon_rate
+    join_ranks(args.world, args.rank, args.port)
+    clock = WallClock(args.minutes * 60, progress.spent_s, fall=0.7)
+    torch.manual_seed(progress.step * 2 + args.rank)
+    train(args, model, optimisers, clock, progress.step)
+
+
+def train(
+    args: argparse.Namespace,
+    model: nn.Module,
+    optimisers: list[torch.optim.Optimizer],
+    clock: WallClock,
+    step: int,
+) -> None:
+    """The training loop. Changes: `model`, `optimisers`, the file `args.out`."""
+    natural, clips = Pool(args.pool, "natural"), Pool(args.pool, "clips")
+    eyes = Eyes(model, is_frozen=args.frozen)
+    tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
+    teller = Teller(tokenizer, is_sparse=args.sparse)
+    rng = random.Random(f"joint {step} {args.rank}")
+    params = [p for o in optimisers for group in o.param_groups for p in group["params"]]
+    scores, next_save_s, average = Scores(), clock.spent_s + 120, Average(model)
+    share = clock.share
+    while True:
+        loss = run_step(model, teller, lambda: Album(rng, natural, clips), rng, eyes, scores)
+        rate = clock.apply(optimisers, share)
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
+        step += 1
+        if step % MEETING == 0:
+            share = meet(params, clock)
+            average.add(model, 0.1)
+        if step % 100 == 0 and args.rank == 0:
+            LOG.info("step %d loss %.3f rate %.3f %.0f s", step, loss, rate, clock.spent_s)
+            LOG.info("%s", scores.tell())
+        if args.rank == 0 and step % MEETING == 0 and clock.spent_s > next_save_s:
+            next_save_s = clock.spent_s + 120
+            save(args.out, model, optimisers, Progress(step, clock.spent_s), average)
+        if share >= 1:
+            break
+    if args.rank == 0:
+        save(args.out, model, optimisers, Progress(step, clock.spent_s), average)
+
+
+if __name__ == "__main__":
+    main()
