@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 __all__ = ["Average", "Progress", "restore", "save"]
 
@@ -16,13 +16,15 @@ class Progress:
 
     step: int = 0
     spent_s: float = 0.0
+    average: dict[str, Tensor] | None = None
 
 
 class Average:
     """A running mean of the weights, which is better than any of its members."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.weights = {name: w.clone() for name, w in model.state_dict().items()}
+    def __init__(self, model: nn.Module, weights: dict[str, Tensor] | None = None) -> None:
+        start = weights or model.state_dict()
+        self.weights = {name: weight.clone() for name, weight in start.items()}
 
     def add(self, model: nn.Module, share: float) -> None:
         """Moves the mean by `share` of the way to the present weights."""
@@ -60,4 +62,4 @@ def restore(
     model.load_state_dict(saved["model"])
     for optimiser, state in zip(optimisers, saved["optimisers"], strict=True):
         optimiser.load_state_dict(state)
-    return Progress(saved["step"], saved["spent_s"])
+    return Progress(saved["step"], saved["spent_s"], saved.get("average"))

@@ -18,26 +18,17 @@ from transformers import AutoTokenizer
 
 from mmserve.testing.scenes_stories import Story
 from mmserve.testing.scenes_world import Layout
-from training.checkpoint import Average, Progress, restore, save
 from training.export import quiet_free_outputs
 from training.labels import NUM_FACTS, patch_facts
-from training.language import (
-    MEETING,
-    Scores,
-    join_ranks,
-    language_params,
-    meet,
-    run_step,
-)
+from training.language import language_params, run_step
 from training.lessons import Shelf
+from training.loop import Scores, add_options, train
 from training.model import make_model, normalise, tower_features
-from training.muon import WallClock, make_optimisers
 from training.packing import Pack
 from training.pool import clip_story, natural_layout
 from training.trees import Teller
 from training.vision import Pool, fact_loss, split_params
 
-LOG = logging.getLogger("joint")
 DENSE_WEIGHT = 0.1
 
 
@@ -119,15 +110,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("pool", type=Path)
     parser.add_argument("--vision", type=Path)
     parser.add_argument("--language", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=40)
-    parser.add_argument("--muon-rate", type=float, default=0.01)
-    parser.add_argument("--adam-rate", type=float, default=1e-3)
     parser.add_argument("--frozen", action="store_true", help="leave the tower as it is")
-    parser.add_argument("--sparse", action="store_true", help="one patch a cell")
-    parser.add_argument("--world", type=int, default=1)
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--port", type=int, default=29572)
+    parser.add_argument("--sparse", action="store_true", help="show one patch a cell")
+    add_options(parser)
     return parser.parse_args()
 
 
@@ -137,59 +122,21 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(1)
     model = make_model()
+    if not args.out.exists():
+        load_parts(model, args.vision, args.language)
     matrices, others = language_params(model)
     if not args.frozen:
         more_matrices, more_others = split_params(model)
         matrices, others = matrices + more_matrices, others + more_others
-    optimisers = make_optimisers(matrices, others, args.muon_rate, args.adam_rate)
-    if not args.out.exists():
-        load_parts(model, args.vision, args.language)
-    progress = restore(args.out, model, optimisers)
-    for optimiser in optimisers:
-        for group in optimiser.param_groups:
-            group["peak"] = args.adam_rate if "betas" in group else args.muon_rate
-    join_ranks(args.world, args.rank, args.port)
-    clock = WallClock(args.minutes * 60, progress.spent_s, fall=0.7)
-    torch.manual_seed(progress.step * 2 + args.rank)
-    train(args, model, optimisers, clock, progress.step)
-
-
-def train(
-    args: argparse.Namespace,
-    model: nn.Module,
-    optimisers: list[torch.optim.Optimizer],
-    clock: WallClock,
-    step: int,
-) -> None:
-    """The training loop. Changes: `model`, `optimisers`, the file `args.out`."""
     natural, clips = Pool(args.pool, "natural"), Pool(args.pool, "clips")
     eyes = Eyes(model, is_frozen=args.frozen)
-    tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
-    teller = Teller(tokenizer, is_sparse=args.sparse)
-    rng = random.Random(f"joint {step} {args.rank}")
-    params = [p for o in optimisers for group in o.param_groups for p in group["params"]]
-    scores, next_save_s, average = Scores(), clock.spent_s + 120, Average(model)
-    share = clock.share
-    while True:
-        loss = run_step(model, teller, lambda: Album(rng, natural, clips), rng, eyes, scores)
-        rate = clock.apply(optimisers, share)
-        for optimiser in optimisers:
-            optimiser.step()
-            optimiser.zero_grad()
-        step += 1
-        if step % MEETING == 0:
-            share = meet(params, clock)
-            average.add(model, 0.1)
-        if step % 100 == 0 and args.rank == 0:
-            LOG.info("step %d loss %.3f rate %.3f %.0f s", step, loss, rate, clock.spent_s)
-            LOG.info("%s", scores.tell())
-        if args.rank == 0 and step % MEETING == 0 and clock.spent_s > next_save_s:
-            next_save_s = clock.spent_s + 120
-            save(args.out, model, optimisers, Progress(step, clock.spent_s), average)
-        if share >= 1:
-            break
-    if args.rank == 0:
-        save(args.out, model, optimisers, Progress(step, clock.spent_s), average)
+    teller = Teller(AutoTokenizer.from_pretrained(args.tokenizer), is_sparse=args.sparse)
+
+    def teach(rng: random.Random, share: float, scores: Scores) -> float:  # noqa: ARG001
+        teller.refocus(scores.shares)
+        return run_step(model, teller, lambda: Album(rng, natural, clips), rng, eyes, scores)
+
+    train(args, model, (matrices, others), teach)
 
 
 if __name__ == "__main__":

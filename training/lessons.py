@@ -16,7 +16,7 @@ from training.trees import (
 )
 
 # Tokens of questions and answers about one picture, pair or clip.
-PICTURE_ROOM, PAIR_ROOM, CLIP_ROOM = 210, 140, 100
+PICTURE_ROOM, PAIR_ROOM, CLIP_ROOM = 210, 140, 120
 
 
 class Shelf:

@@ -10,23 +10,25 @@ tokens once for all its questions, and the loss equals that of separate conversa
 
 import functools
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerFast
 
-from mmserve.testing.scenes_questions import MAKERS, Question, compare_pictures
+from mmserve.testing.scenes_questions import MAKERS, Question, compare_pictures, content
 from mmserve.testing.scenes_stories import Story, ask_story
-from mmserve.testing.scenes_world import Layout
+from mmserve.testing.scenes_words import place_words
+from mmserve.testing.scenes_world import PLACES, Layout
 from training.model import NUM_PATCHES
 from training.tokenizer import SYSTEM_TEXTS
 
-# How often each kind is asked; the harder ones more.
+# How often each kind is asked at first; the harder ones more.
 WEIGHTS = {
     "count": 1.0,
     "count_shape": 1.5,
     "count_colour": 1.5,
-    "what_at": 1.5,
-    "where": 1.5,
+    "what_at": 2.0,
+    "where": 2.0,
     "colour": 1.0,
     "shape": 1.0,
     "size": 1.0,
@@ -34,7 +36,7 @@ WEIGHTS = {
     "number": 1.0,
     "compare_counts": 2.0,
     "follow_up": 1.5,
-    "describe": 0.6,
+    "describe": 0.8,
 }
 
 
@@ -87,6 +89,7 @@ class Teller:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, *, is_sparse: bool) -> None:
         self.is_sparse = is_sparse
+        self.weights = dict(WEIGHTS)
         self._encode = functools.lru_cache(200_000)(
             lambda text: tuple(tokenizer.encode(text, add_special_tokens=False))
         )
@@ -95,6 +98,14 @@ class Teller:
     def encode(self, text: str) -> tuple[int, ...]:
         """Tokens of `text`, special tokens recognised, none added."""
         return self._encode(text)
+
+    def refocus(self, shares: Mapping[str, float]) -> None:
+        """Asks less of what is answered well: `shares` are exact answers by kind.
+
+        Changes: `weights`.
+        """
+        for kind in WEIGHTS.keys() & shares.keys():
+            self.weights[kind] = WEIGHTS[kind] * (0.15 + min(1.0, 3 * (1 - shares[kind])))
 
     def root(self, text: str, pictures: list[int], rng: random.Random) -> Tree:
         """A tree without branches; each `<image>` in `text` becomes patches of a picture."""
@@ -151,10 +162,10 @@ def turns_of(question: Question) -> list[Turn]:
     return [*history, (question.question, question.answer, question.kind)]
 
 
-def ask(layout: Layout, rng: random.Random) -> Question:
-    """A question of a kind drawn by WEIGHTS."""
+def ask(teller: Teller, layout: Layout, rng: random.Random) -> Question:
+    """A question of a kind drawn by the teller's weights."""
     while True:
-        kind = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        kind = rng.choices(list(teller.weights), list(teller.weights.values()))[0]
         question = MAKERS[kind](layout, rng)
         if question:
             return question
@@ -168,9 +179,9 @@ def picture_tree(
         f"{opening(rng)}{rng.choice(('', '', '', 'picture 1:'))}<image>", [key], rng
     )
     while True:
-        turns = turns_of(ask(layout, rng))
+        turns = turns_of(ask(teller, layout, rng))
         if rng.random() < 0.15:  # a longer talk about the same picture
-            turns = turns_of(ask(layout, rng)) + turns
+            turns = turns_of(ask(teller, layout, rng)) + turns
         teller.grow(tree, turns)
         if tree.num_asked > room:
             return trim(tree)
@@ -184,7 +195,7 @@ def trim(tree: Tree) -> Tree:
 
 def late_picture_tree(teller: Teller, layout: Layout, key: int, rng: random.Random) -> Tree:
     """A question first and its picture after it."""
-    (question, answer, kind), *rest = turns_of(ask(layout, rng))
+    (question, answer, kind), *rest = turns_of(ask(teller, layout, rng))
     tree = teller.root(f"{opening(rng)}{question}<image>", [key], rng)
     teller.grow(tree, [("", answer, kind), *rest])
     return tree
@@ -206,6 +217,19 @@ def pair_tree(
             return trim(tree)
 
 
+def ask_frame(story: Story, rng: random.Random) -> Question:
+    """An easier question about one frame, which teaches to find frames."""
+    number = rng.randint(1, len(story.layouts))
+    layout = story.layouts[number - 1]
+    if rng.random() < 0.4:
+        return Question(
+            "frame", f"How many objects are in frame {number}?", str(len(layout.things))
+        )
+    place = rng.choice([*PLACES, story.actor.place, story.actor.place])
+    asked = f"What is {place_words(place, rng)} in frame {number}?"
+    return Question("frame", asked, content(layout, place))
+
+
 def clip_tree(
     teller: Teller, story: Story, keys: list[int], room: int, rng: random.Random
 ) -> Tree:
@@ -221,7 +245,7 @@ def clip_tree(
         return tree
     tree = teller.root(opening(rng) + frames, keys, rng)
     while True:
-        for question in ask_story(story, rng):
+        for question in (*ask_story(story, rng), ask_frame(story, rng), ask_frame(story, rng)):
             teller.grow(tree, turns_of(question))
             if tree.num_asked > room:
                 return trim(tree)

@@ -37,9 +37,6 @@ class TorchAttention:
 class KvWriter:
     """Writes the new tokens' KV of one step; runs of slots are copied without an index.
 
-    Values that are not numbers are made so: a sequence that went wrong must not reach another
-    through a slot that is read and weighted with zero. Its own keys still carry the fault.
-
     Args:
         slots: int64 [T], where each token's KV goes.
     """
@@ -57,7 +54,6 @@ class KvWriter:
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Store [T, G, D] keys and values of `layer`. Changes: the store."""
-        values = torch.nan_to_num(values)
         for store, new in ((self._kv.keys[layer], keys), (self._kv.values[layer], values)):
             if len(self._pieces) * 16 > len(self._index):
                 store.index_copy_(1, self._index, new.transpose(0, 1))
@@ -73,7 +69,6 @@ class _Part:
     queries: _Where
     slots: _Where
     segment: Segment
-    hidden: Tensor | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +93,6 @@ class _TorchPlan:
                 queries=_where(s.queries, device),
                 slots=_where(s.slots, device),
                 segment=s,
-                hidden=None if s.hidden is None else torch.from_numpy(s.hidden).to(device),
             )
             for s in step.segments
         ]
@@ -173,9 +167,6 @@ def _attend_part(
     if part.segment.is_causal:
         return _attend_causal(queries, keys, values, part.segment.window)
     flat = queries.reshape(num_groups, num_queries * heads, size)
-    if part.hidden is not None:
-        hidden = part.hidden.repeat_interleave(heads, dim=0) if heads > 1 else part.hidden
-        return _joined([_softmax_product(flat, keys, values, hidden)], queries.shape)
     step = max(1, MAX_SCORES // (num_groups * keys.shape[1]))
     parts = [_softmax_product(some, keys, values, None) for some in flat.split(step, dim=1)]
     return _joined(parts, queries.shape)
@@ -236,8 +227,7 @@ def _softmax_product(
 ) -> tuple[Tensor, Tensor]:
     """[B, M, D] queries on [B, L, D]; outputs [B, M, D] and log-sum-exp [B, M].
 
-    `hidden`, bool and broadcast over [B, M, L], is what is not read: keys there may be
-    anything, values any number.
+    `hidden`, bool and broadcast over [B, M, L], is what is not read.
     """
     scale = queries.shape[-1] ** -0.5
     scores = torch.baddbmm(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmserve.kernels.attention import QueryRow
-from mmserve.kernels.loose import LooseRead, LooseTable, in_tables, look_through
+from mmserve.kernels.loose import LooseRead, LooseTable, in_tables
 
 __all__ = ["LooseBatch", "Segment", "StepSegments", "plan_segments"]
 
@@ -40,8 +40,7 @@ class Segment:
     """Queries `queries` (int64, indices into the step's tokens) read `slots` (int64).
 
     `is_causal`: the queries are the last of the slots' tokens and see none after themselves,
-    and, if `window` is given, only the last `window` tokens, themselves included. `hidden`,
-    bool [queries, slots], says what a query does not read although others do.
+    and, if `window` is given, only the last `window` tokens, themselves included.
     """
 
     queries: NDArray[np.int64]
@@ -49,7 +48,6 @@ class Segment:
     level: int
     is_causal: bool = False
     window: int | None = None
-    hidden: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,16 +83,11 @@ def plan_segments(rows: Sequence[QueryRow], window: int | None = None) -> StepSe
 
 
 class _Planner:
-    """Collects segments.
-
-    `_levels` counts the parts each query has so far; `_families` has a number for each group of
-    queries that share a prefix.
-    """
+    """Collects segments; `_levels` counts the parts each query has so far."""
 
     def __init__(self, rows: Sequence[QueryRow], window: int | None) -> None:
         num_queries = sum(row.num_queries for row in rows)
         self._levels = np.zeros(num_queries, dtype=np.int64)
-        self._families = np.full(num_queries, -1, dtype=np.int64)
         self._segments: list[Segment] = []
         self._loose: list[LooseRead] = []
         readers: list[_Reader] = []
@@ -106,20 +99,7 @@ class _Planner:
             self._share(readers, 0)
 
     def finish(self) -> StepSegments:
-        windows, loose = look_through(self._loose)
-        shared = {part.queries.tobytes(): i for i, part in enumerate(self._segments)}
-        for window in windows:
-            place = shared.get(window.queries.tobytes())
-            joined = None if place is None else window.after(self._segments[place].slots)
-            if place is None or joined is None or self._segments[place].is_causal:
-                self._add(window.queries, window.slots, hidden=window.hidden)
-                continue
-            level = self._segments[place].level
-            self._segments[place] = Segment(
-                joined.queries, joined.slots, level, hidden=joined.hidden
-            )
-            del shared[window.queries.tobytes()]
-        tables = in_tables(loose)
+        tables = in_tables(self._loose)
         batches = tuple(LooseBatch(table, self._level(table.queries)) for table in tables)
         depth = int(self._levels.max(initial=0))
         return StepSegments(len(self._levels), depth, tuple(self._segments), batches)
@@ -148,7 +128,6 @@ class _Planner:
             shared = _common_length(group, known)
             if shared - begin >= MIN_SHARED:
                 queries = np.concatenate([reader.queries for reader in group])
-                self._families[queries] = len(self._segments)
                 self._read(queries, group[0].slots[begin:shared])
                 begin = shared
             stack.extend((part, begin, shared) for part in _split(group, shared))
@@ -172,8 +151,7 @@ class _Planner:
         if len(slots) > MAX_LOOSE:
             self._add(queries, slots)
         else:
-            query = int(queries[0])
-            self._loose.append(LooseRead(query, slots, int(self._families[query])))
+            self._loose.append(LooseRead(int(queries[0]), slots))
 
     def _read(self, queries: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         """All of `slots` by all of `queries`: long runs as views, the rest gathered at once."""
@@ -193,10 +171,9 @@ class _Planner:
         *,
         is_causal: bool = False,
         window: int | None = None,
-        hidden: NDArray[np.bool_] | None = None,
     ) -> None:
         level = self._level(queries)
-        self._segments.append(Segment(queries, slots, level, is_causal, window, hidden))
+        self._segments.append(Segment(queries, slots, level, is_causal, window))
 
     def _level(self, queries: NDArray[np.int64]) -> int:
         """A number that no part of these queries has yet. Changes: it is taken."""

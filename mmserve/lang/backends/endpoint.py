@@ -48,10 +48,11 @@ class RuntimeEndpoint:
         import httpx  # noqa: PLC0415  slow to import, and engines in this process do without
 
         self._base_url = base_url.rstrip("/")
+        is_encrypted = not self._base_url.startswith("http:")  # else skips reading certificates
         self._http = httpx.Client(
             base_url=self._base_url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            verify=True if verify is None else verify,
+            verify=is_encrypted if verify is None else verify,
             timeout=httpx.Timeout(SILENCE_S, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             trust_env=False,

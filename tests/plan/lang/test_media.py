@@ -31,7 +31,7 @@ def decoded(source):
         )
     )
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_png_gives_back_its_pixels(pixels):
     """Grey, RGB and RGBA are stored without loss."""
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(encode_png(pixels)))), pixels)

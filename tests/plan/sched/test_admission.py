@@ -113,3 +113,16 @@ def test_cached_tokens_make_room_for_new_ones():
         driver.add(prompt([n] * 20), max_new_tokens=1)
         driver.run()
         assert list(driver.answers.values())[-1].last.usage.cached_tokens == want
+
+
+def test_a_cached_prefix_is_not_counted_as_room():
+    """What a candidate would pin cannot be evicted for it, so it waits instead of crowding."""
+    driver = Driver(num_slots=50)
+    driver.add(prompt([7] * 20), max_new_tokens=1)
+    driver.run()
+    driver.add(prompt([1] * 10), max_new_tokens=12, ignore_eos=True)
+    driver.step()
+    driver.add(prompt([7] * 20, [8] * 15), max_new_tokens=12, ignore_eos=True)
+    driver.run()
+    assert driver.sched.counts().retractions == 0
+    assert driver.answers[2].last.usage.cached_tokens == 20

@@ -25,7 +25,7 @@ def random_prompt(chance, *, is_atomic=False):
 def random_params(chance, num_prompt):
     """Sampling parameters of all kinds."""
     params = {
-        "max_new_tokens": chance.choice([0, 1, 2, 5, 20, 45]),
+        "max_new_tokens": chance.choice([0, 1, 2, 5, 45]),
         "temperature": chance.choice([0.0, 1.0]),
         "min_new_tokens": chance.choice([0, 0, 3]),
         "seed": chance.randrange(100),
@@ -82,13 +82,13 @@ def check_idle(driver):
     assert driver.sched.counts().slots_free == counts.slots_total
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_busy_house_answers_like_an_empty_one(seed):
     """Random requests, aborts and failures: who is not hit answers as alone without cache."""
     chance = random.Random(seed)
     driver, is_atomic = random_driver(chance), chance.random() < 0.2
-    asked, hit, num_left = {}, set(), chance.randrange(1, 16)
+    asked, hit, num_left = {}, set(), chance.randrange(1, 12)
     while num_left or driver.unfinished:
         if num_left and chance.random() < 0.5:
             num_left -= 1

@@ -65,3 +65,17 @@ def test_scores_come_with_an_answer():
     want = alone(PROMPT, max_new_tokens=3, prompt_logprobs_from=5)
     assert driver.answers[0].scores == want.scores
     assert driver.answers[0].tokens == want.tokens
+
+
+def test_scores_are_reported_once_even_if_retracted():
+    """A sequence retracted in the middle of its prompt goes on with the scores it lacks."""
+    driver = Driver(chunk_tokens=7)
+    sequence_id = driver.add(PROMPT, max_new_tokens=0, prompt_logprobs_from=5)
+    for _ in range(3):
+        driver.step()
+    roster = driver.sched._roster
+    roster.retract(roster.live[sequence_id])
+    driver.run()
+    want = alone(PROMPT, max_new_tokens=0, prompt_logprobs_from=5).scores
+    assert driver.answers[sequence_id].scores == want
+    assert driver.runner.num_tokens == 40

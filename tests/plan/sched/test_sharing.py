@@ -31,6 +31,16 @@ def test_in_small_pieces_nothing_is_computed_twice(chunk_tokens):
     assert pieces.runner.encodes == {picture("A"): 1}
 
 
+def test_users_wait_while_a_provider_goes_on_in_pieces():
+    """A shared prefix in pieces is computed by one row a step; the others hold no seat."""
+    driver = Driver(chunk_tokens=10)
+    for question in QUESTIONS:
+        driver.add(question, max_new_tokens=1)
+    driver.run()
+    assert [len(plan.rows) for plan in driver.plans] == [1, 1, 1, 8, 1]
+    assert driver.plans[2].rows[0].start == 20
+
+
 def test_a_provider_stands_before_its_users():
     """The row that computes shared tokens comes first, and the others begin behind them."""
     driver = Driver()

@@ -61,7 +61,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, dict]:
 
 @settings(
     deadline=None,
-    max_examples=40,
+    max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(bodies())
