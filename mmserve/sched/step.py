@@ -152,6 +152,7 @@ class StepBuilder:
             sampling=sampling,
             logprobs_from=sequence.next_score if is_scored else None,
             next_id=sequence.tokens[stop] if is_scored and stop < known else None,
+            num_prompt_top=sequence.spec.sampling.top_logprobs if is_scored else 0,
         )
         self.rows.append(PlannedRow(sequence, row, pending, is_last=stop == known))
         self.num_tokens_left -= stop - start
