@@ -39,7 +39,6 @@ class Album(Shelf):
         super().__init__(rng)
         self._natural, self._clips = natural, clips
         self.pictures: list[np.ndarray] = []
-        self.labels: list[np.ndarray] = []
 
     def picture(self) -> tuple[Layout, int]:
         """A rendered layout and its key."""
@@ -59,7 +58,6 @@ class Album(Shelf):
         row = self.rng.randrange(len(pool.starts[part]) - 1)
         first, last = pool.starts[part][row : row + 2]
         self.pictures += list(pool.pictures[part][first:last])
-        self.labels += list(pool.labels[part][first:last])
         return int(pool.stems[part].split("-")[1]) + row
 
 
@@ -77,7 +75,6 @@ class Eyes:
         if not isinstance(shelf, Album):
             raise TypeError("eyes need pictures, not layouts")
         pictures = np.stack([shelf.pictures[key] for key in pack.pictures])
-        labels = np.stack([shelf.labels[key] for key in pack.pictures])
         pixels = normalise(torch.from_numpy(pictures))
         pixels = pixels * (1 + 0.04 * torch.randn(len(pixels), 1, 1, 1))
         pixels = pixels + 0.05 * torch.randn(len(pixels), 3, 1, 1)
@@ -86,7 +83,9 @@ class Eyes:
             with torch.no_grad():
                 return head(tower_features(self._model, pixels))
         logits = head(tower_features(self._model, pixels))
-        dense = fact_loss(logits[..., :NUM_FACTS], torch.from_numpy(patch_facts(labels)))
+        dense = fact_loss(
+            logits[..., :NUM_FACTS], torch.from_numpy(patch_facts(shelf.labels(pack)))
+        )
         (DENSE_WEIGHT * dense).backward(retain_graph=True)
         return logits
 

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoTokenizer
 
+from training.hints import HINT_LAYER, hint_loss
 from training.init import init_language
-from training.labels import GROUPS, NUM_FACTS, STARTS, layout_labels, patch_facts
+from training.labels import GROUPS, NUM_FACTS, STARTS, patch_facts
 from training.lessons import Shelf, clips_lesson, pairs_lesson, pictures_lesson
 from training.loop import Scores, add_options, train
 from training.model import WIDTH, make_model
@@ -44,37 +45,41 @@ def oracle_logits(facts: Tensor) -> Tensor:
 
 def oracle_features(shelf: Shelf, pack: Pack) -> Tensor:
     """[n, 36, WIDTH] oracle logits of the pack's pictures."""
-    labels = [layout_labels(shelf.layouts[key]) for key in pack.pictures]
-    facts = patch_facts(torch.tensor([label.tolist() for label in labels]).numpy())
-    return oracle_logits(torch.from_numpy(facts))
+    return oracle_logits(torch.from_numpy(patch_facts(shelf.labels(pack))))
 
 
-def score(model: nn.Module, pack: Pack, logits: Tensor) -> tuple[Tensor, dict[str, list[bool]]]:
-    """The weighted loss of the answers, and whether each would be said exactly.
+def decode(model: nn.Module, pack: Pack, logits: Tensor) -> tuple[Tensor, ...]:
+    """The decoder's states before and after each layer, [R, T, WIDTH], the last one normed.
 
     Args:
         model: The whole model.
         pack: The conversations.
         logits: [n, 36, WIDTH] float32, the projector's first layer for each picture.
+    """
+    language = model.model.language_model
+    projector = model.model.multi_modal_projector
+    shown = logits[pack.patches[:, 0], pack.patches[:, 1]]
+    seen = projector.linear_2(projector.act(shown))
+    is_image = (pack.ids == model.config.image_token_id)[..., None]
+    return language(
+        inputs_embeds=language.embed_tokens(pack.ids).masked_scatter(is_image, seen),
+        attention_mask=pack.mask,
+        position_ids=pack.positions,
+        use_cache=False,
+        output_hidden_states=True,
+    ).hidden_states
+
+
+def score(
+    model: nn.Module, pack: Pack, states: tuple[Tensor, ...]
+) -> tuple[Tensor, dict[str, list[bool]]]:
+    """The weighted loss of the answers, and whether each would be said exactly.
 
     Returns:
         The loss, and for each kind a truth value for each answer: whether greedy decoding
         would give it (every token of it is the most likely one after those before).
     """
-    language = model.model.language_model
-    projector = model.model.multi_modal_projector
-    embeds = language.embed_tokens(pack.ids)
-    image_id = model.config.image_token_id
-    shown = logits[pack.patches[:, 0], pack.patches[:, 1]]
-    seen = projector.linear_2(projector.act(shown))
-    embeds = embeds.masked_scatter((pack.ids == image_id)[..., None], seen)
-    hidden = language(
-        inputs_embeds=embeds,
-        attention_mask=pack.mask,
-        position_ids=pack.positions,
-        use_cache=False,
-    ).last_hidden_state
-    words = model.lm_head(hidden.reshape(-1, WIDTH)[pack.sources])
+    words = model.lm_head(states[-1].reshape(-1, WIDTH)[pack.sources])
     losses = functional.cross_entropy(words, pack.targets, reduction="none")
     loss = (losses * pack.weights).sum() / len(pack.kinds)
     wrong = words.argmax(-1) != pack.targets
@@ -98,7 +103,7 @@ Sight = Callable[[Shelf, Pack], Tensor]
 
 
 # Lesson, rows in each step and rank, weight of its loss.
-LESSONS = ((pictures_lesson, 4, 1.0), (pairs_lesson, 2, 0.4), (clips_lesson, 4, 0.8))
+LESSONS = ((pictures_lesson, 4, 1.0), (pairs_lesson, 2, 0.4), (clips_lesson, 4, 1.0))
 
 
 def run_step(
@@ -118,7 +123,14 @@ def run_step(
     for lesson, num_rows, weight in LESSONS[:num_lessons]:
         shelf = new_shelf()
         pack = lesson(teller, shelf, rng, num_rows)
-        loss, verdicts = score(model, pack, sight(shelf, pack))
+        states = decode(model, pack, sight(shelf, pack))
+        loss, verdicts = score(model, pack, states)
+        if lesson is clips_lesson:
+            labels = torch.from_numpy(shelf.labels(pack))
+            digit_ids = torch.tensor(teller.digit_ids)
+            hint = hint_loss(model, pack, states[HINT_LAYER], labels, digit_ids)
+            scores.note("hint", hint.item())
+            loss = loss + hint
         (loss * weight).backward()
         scores.add(verdicts)
         first_loss = first_loss or loss.item()

@@ -3,8 +3,11 @@
 import random
 from collections.abc import Callable
 
+import numpy as np
+
 from mmserve.testing.scenes_stories import Story, sample_story
 from mmserve.testing.scenes_world import Layout, sample_layout
+from training.labels import layout_labels
 from training.packing import Pack, pack
 from training.trees import (
     Teller,
@@ -37,6 +40,10 @@ class Shelf:
         start = len(self.layouts)
         self.layouts += story.layouts
         return story, list(range(start, len(self.layouts)))
+
+    def labels(self, pack: Pack) -> np.ndarray:
+        """[n, 9, 6] int8 labels of the pack's pictures."""
+        return np.stack([layout_labels(self.layouts[key]) for key in pack.pictures])
 
 
 Lesson = Callable[[Teller, Shelf, random.Random, int], Pack]

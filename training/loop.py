@@ -25,13 +25,17 @@ class Scores:
     """Share of exact answers for each kind since it was last told."""
 
     def __init__(self) -> None:
-        self._verdicts: dict[str, list[bool]] = defaultdict(list)
+        self._verdicts: dict[str, list[float]] = defaultdict(list)
         self.shares: dict[str, float] = {}
 
     def add(self, verdicts: dict[str, list[bool]]) -> None:
         """Notes new verdicts."""
         for kind, values in verdicts.items():
             self._verdicts[kind] += values
+
+    def note(self, name: str, value: float) -> None:
+        """Notes a number to be told as the mean of its kind."""
+        self._verdicts[name].append(value)
 
     def tell(self) -> str:
         """The shares as one line; starts anew."""

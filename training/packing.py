@@ -15,8 +15,9 @@ class Pack:
     """A batch of R rows of T tokens.
 
     `ids` and `positions` are int64 [R, T]; `mask` is float32 [R, 1, T, T], 0 where attention
-    is allowed; `pictures` are the keys in the order of the image tokens; image
-    token n shows patch `patches[n, 1]` of picture `patches[n, 0]`. The answers' tokens
+    is allowed; `pictures` are the keys in the order of the image tokens, and
+    `frames` int64 [n] their numbers within their conversations, from 1; image token n shows
+    patch `patches[n, 1]` of picture `patches[n, 0]`. The answers' tokens
     are listed flat: token n, `targets[n]`, is to be predicted at `sources[n]` of R * T places
     and belongs to answer `answers[n]`, whose kind is `kinds[answers[n]]`.
     """
@@ -29,6 +30,7 @@ class Pack:
     answers: Tensor
     kinds: list[str]
     pictures: list[int]
+    frames: Tensor
     patches: Tensor
 
     @property
@@ -44,6 +46,7 @@ def pack(rows: Sequence[Sequence[Tree]]) -> Pack:
     ids, positions, branches = (np.zeros(shape, np.int64) for _ in range(3))
     trees = np.full(shape, -1, np.int64)
     pictures: list[int] = []
+    frames: list[int] = []
     patches: list[tuple[int, int]] = []
     kinds: list[str] = []
     copies = np.ones(shape, np.float32)
@@ -53,6 +56,7 @@ def pack(rows: Sequence[Sequence[Tree]]) -> Pack:
         for number, tree in enumerate(row):
             patches += [(len(pictures) + n, patch) for n, patch in tree.patches]
             pictures += tree.pictures
+            frames += range(1, len(tree.pictures) + 1)
             trees[r, start : start + tree.num_tokens] = number
             num_root = len(tree.root)
             ids[r, start : start + num_root] = tree.root
@@ -81,6 +85,7 @@ def pack(rows: Sequence[Sequence[Tree]]) -> Pack:
         answers,
         kinds,
         pictures,
+        torch.tensor(frames),
         torch.tensor(patches),
     )
 

@@ -94,6 +94,7 @@ class Teller:
             lambda text: tuple(tokenizer.encode(text, add_special_tokens=False))
         )
         self.image_id = self.encode("<image>")[0]
+        self.digit_ids = [self.encode(str(digit))[0] for digit in range(10)]
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Tokens of `text`, special tokens recognised, none added."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from mmserve.core.errors import BadRequest
@@ -83,21 +85,41 @@ class SamplingParams:
 
 
 def check_sampling(params: SamplingParams, vocab_size: int) -> None:
-    """Raise BadRequest if a value cannot be served by a model of `vocab_size` tokens. Pure."""
+    """Raise BadRequest if a value cannot be served by a model of `vocab_size` tokens. Pure.
+
+    Types are checked too: a wrong one that gets as far as a step would fail all its neighbours.
+    """
     for spec in fields(params):
         value = getattr(params, spec.name)
-        if "low" in spec.metadata and value is not None:
+        if "low" in spec.metadata and not (value is None and "None" in str(spec.type)):
+            _check_type(spec.name, value, Integral if "int" in str(spec.type) else Real)
             _check_number(spec.name, value, spec.metadata["low"], spec.metadata["high"])
     if params.top_k == 0:
         raise BadRequest(
             "top_k is 0", field="top_k", reason="zero", hint="use -1 to turn it off"
         )
-    if params.seed is not None and not -(2**63) <= params.seed < 2**64:
-        raise BadRequest("seed does not fit in 64 bits", field="seed", reason="range")
+    if params.seed is not None:
+        _check_type("seed", params.seed, Integral)
+        if not -(2**63) <= params.seed < 2**64:
+            raise BadRequest("seed does not fit in 64 bits", field="seed", reason="range")
+    if params.constraint is not None:
+        _check_type("constraint", params.constraint, Constraint)
+    for name in ("stop", "stop_token_ids", "logit_bias"):
+        _check_type(name, getattr(params, name), Sequence)
     for text in params.stop:
+        _check_type("stop", text, str)
         if not text:
             raise BadRequest("stop holds an empty text", field="stop", reason="empty")
+    for token_id in params.stop_token_ids:
+        _check_token("stop_token_ids", token_id, vocab_size)
     _check_bias(params.logit_bias, vocab_size)
+
+
+def _check_type(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind) or (kind is Sequence and isinstance(value, str)):
+        message = f"{name} holds {value!r:.100}, a {type(value).__name__}"
+        hint = f"the type is {kind.__name__.lower()}"
+        raise BadRequest(message, field=name, reason="type", hint=hint)
 
 
 def _check_number(name: str, value: float, low: float, high: float) -> None:
@@ -106,13 +128,17 @@ def _check_number(name: str, value: float, low: float, high: float) -> None:
         raise BadRequest(message, field=name, reason="range", value=value, low=low, high=high)
 
 
+def _check_token(name: str, token_id: int, vocab_size: int) -> None:
+    _check_type(name, token_id, Integral)
+    if not 0 <= token_id < vocab_size:
+        message = f"{name} names token {token_id}, the vocabulary has {vocab_size} tokens"
+        raise BadRequest(message, field=name, reason="token_id", token_id=token_id)
+
+
 def _check_bias(bias: tuple[tuple[int, float], ...], vocab_size: int) -> None:
     for token_id, value in bias:
-        if not 0 <= token_id < vocab_size:
-            message = (
-                f"logit_bias names token {token_id}, the vocabulary has {vocab_size} tokens"
-            )
-            raise BadRequest(message, field="logit_bias", reason="token_id", token_id=token_id)
+        _check_token("logit_bias", token_id, vocab_size)
+        _check_type("logit_bias", value, Real)
         if not math.isfinite(value) or abs(value) > 100:
             message = f"logit_bias of token {token_id} is {value}, allowed is -100 to 100"
             raise BadRequest(message, field="logit_bias", reason="range", token_id=token_id)

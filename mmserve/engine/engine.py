@@ -13,7 +13,6 @@ from typing import Any, Self
 from mmserve.core import (
     Broken,
     EngineConfig,
-    MmserveError,
     ModelInfo,
     Output,
     Part,
@@ -24,7 +23,7 @@ from mmserve.engine.answer import Answer, collect
 from mmserve.engine.calls import chat_parts, prompt_parts, sampling_of
 from mmserve.engine.intake import Prepared
 from mmserve.engine.load import Parts, load_parts
-from mmserve.engine.loop import EngineLoop
+from mmserve.engine.loop import EngineLoop, as_ours
 from mmserve.engine.ticket import EngineTicket
 from mmserve.prompt import media_parts
 
@@ -89,19 +88,20 @@ class Engine:
         ticket = EngineTicket(request.request_id, request.sampling.n, self._loop.cancel)
         has_media = next(media_parts(request.parts), None) is not None
         pool = self._media_pool if has_media else self._text_pool
-        if self._is_closed:
-            ticket.refuse(Broken("the engine is closed", hint="make a new engine"))
-        else:
+        try:
             pool.submit(self._take_in, request, ticket)
+        except RuntimeError:  # the pool is shut down
+            ticket.refuse(_closed())
         return ticket
 
     def _take_in(self, request: Request, ticket: EngineTicket) -> None:
+        if self._is_closed:
+            ticket.refuse(_closed())
+            return
         try:
             prepared: Prepared = self._parts.intake.prepare(request)
-        except MmserveError as error:
-            ticket.refuse(error)
         except Exception as error:  # noqa: BLE001  (a caller must never wait for ever)
-            ticket.refuse(_as_broken(error))
+            ticket.refuse(as_ours(error, "the request could not be prepared"))
         else:
             self._loop.submit(prepared, ticket)
 
@@ -202,7 +202,5 @@ class Engine:
         self.close()
 
 
-def _as_broken(error: Exception) -> Broken:
-    broken = Broken("the request could not be prepared", hint="see the log")
-    broken.__cause__ = error
-    return broken
+def _closed() -> Broken:
+    return Broken("the engine is closed", hint="make a new engine")

@@ -30,7 +30,7 @@ from mmserve.prompt import Tokenizer
 from mmserve.sched import Scheduler, SequenceSpec, SequenceUpdate
 from mmserve.vision import MediaPlane
 
-__all__ = ["EngineLoop", "Pixels"]
+__all__ = ["EngineLoop", "Pixels", "as_ours"]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _log = logging.getLogger(__name__)
@@ -71,6 +71,9 @@ class EngineLoop:
         self._tokenizer = tokenizer
         self._verify_steps = verify_steps
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._gate = threading.Lock()
+        """Held while work goes into the inbox, and while that is closed for good."""
+        self._is_over = False
         self._streams: dict[int, SequenceStream] = {}
         self._by_ticket: dict[EngineTicket, list[int]] = {}
         self._next_id = 0
@@ -90,18 +93,14 @@ class EngineLoop:
         return self._failure
 
     def submit(self, prepared: Prepared, ticket: EngineTicket) -> None:
-        """Queue a prepared request. Changes: the inbox."""
-        self._inbox.put(lambda: self._add(prepared, ticket))
-        self._refuse_late(ticket)
+        """Queue a prepared request; refused if the loop has ended. Changes: the inbox."""
+        if not self._put(lambda: self._add(prepared, ticket)):
+            ticket.refuse(self._reason())
 
     def cancel(self, ticket: EngineTicket) -> None:
         """Queue the abort of a request. Changes: the inbox."""
         if not ticket.is_settled:
-            self._inbox.put(lambda: self._abort(ticket))
-
-    def _refuse_late(self, ticket: EngineTicket) -> None:
-        if not self._thread.is_alive():
-            ticket.refuse(self._failure or Aborted("the engine is closed"))
+            self._put(lambda: self._abort(ticket))
 
     def call(self, work: Callable[[], Any]) -> Future[Any]:
         """Run `work` in the loop's thread between two steps. Changes: the inbox."""
@@ -110,20 +109,29 @@ class EngineLoop:
         def answer() -> None:
             try:
                 future.set_result(work())
-            except MmserveError as error:
+            except Exception as error:  # noqa: BLE001  (it is the caller's, not the loop's)
                 future.set_exception(error)
 
-        if self._thread.is_alive():
-            self._inbox.put(answer)
-        else:
-            future.set_exception(self._failure or Aborted("the engine is closed"))
+        if not self._put(answer):
+            future.set_exception(self._reason())
         return future
 
     def close(self) -> None:
         """Stop after the current step and end what is open with "abort". Idempotent."""
         if self._thread.is_alive():
-            self._inbox.put(self._stop)
+            self._put(self._stop)
             self._thread.join()
+
+    def _put(self, work: Callable[[], None]) -> bool:
+        """Queue work; False if the loop will never get to it. Changes: the inbox."""
+        with self._gate:
+            if not self._is_over:
+                self._inbox.put(work)
+            return not self._is_over
+
+    def _reason(self) -> MmserveError:
+        """Why nothing is taken in any more. Pure."""
+        return self._failure or Aborted("the engine is closed")
 
     # --- the loop's own thread ---------------------------------------------------------------
 
@@ -133,11 +141,13 @@ class EngineLoop:
             while self._is_open:
                 self._drain(block=not has_work)
                 has_work = self._is_open and self._step()
-            self._end_all(Finish("abort", error=Aborted("the engine is closing")))
+            self._end_all()
         except Exception as error:  # noqa: BLE001  (whatever it is, every caller must hear of it)
             _log.exception("the engine loop has stopped")
             self._break(error)
         self._is_open = False
+        with self._gate:
+            self._is_over = True
         self._drain(block=False)
 
     def _drain(self, *, block: bool) -> None:
@@ -203,11 +213,11 @@ class EngineLoop:
             for index in range(params.n):
                 self._add_sequence(prepared, ticket, index, seed + index * _GOLDEN)
                 added.append(self._next_id - 1)
-        except MmserveError as error:
+        except Exception as error:  # noqa: BLE001  (one request must not end the loop)
             for sequence_id in added:
                 self._scheduler.abort(sequence_id)
                 self._forget(sequence_id, ticket)
-            ticket.refuse(error)
+            ticket.refuse(as_ours(error, "the request could not be scheduled"))
             return
         ticket.accept(prepared.report)
 
@@ -239,28 +249,32 @@ class EngineLoop:
     # --- pixels ------------------------------------------------------------------------------
 
     def _ask_for_pixels(self) -> None:
-        wanted = set(self._scheduler.wanted())
+        wanted = self._scheduler.wanted()
         if not wanted or self._plane is None:
             return
-        items = {}
-        for stream in self._streams.values():
-            for digest in wanted & stream.prepared.items.keys():
-                items[digest] = stream.prepared.items[digest]
-        inbox = self._inbox
-        self._plane.request_pixels(
-            tuple(items.values()),
-            lambda *news: inbox.put(lambda: self._take_pixels(Pixels(*news))),
-        )
+        items = tuple(self._sharers(digest)[0].items[digest] for digest in wanted)
+
+        def on_ready(*news: Any) -> None:  # noqa: ANN401  (the fields of Pixels)
+            self._put(lambda: self._take_pixels(Pixels(*news)))
+
+        self._plane.request_pixels(items, on_ready)
+
+    def _sharers(self, digest: bytes) -> list[Prepared]:
+        """Requests under way that have this picture, each once. Pure."""
+        ids = self._scheduler.needers(digest)
+        found = {id(p): p for p in (self._streams[number].prepared for number in ids)}
+        return list(found.values())
 
     def _take_pixels(self, pixels: Pixels) -> None:
-        item = None
-        for stream in self._streams.values():
-            item = stream.prepared.items.get(pixels.digest, item)
-            if pixels.digest in stream.prepared.items:
-                stream.prepared.media_ms.decode += pixels.decode_ms
-                stream.prepared.media_ms.preprocess += pixels.preprocess_ms
-        if pixels.inputs is not None and item is not None:
-            self._scheduler.provide(pixels.digest, pixels.inputs, num_patches=item.num_patches)
+        if not self._is_open:
+            return
+        sharers = self._sharers(pixels.digest)
+        for prepared in sharers:
+            prepared.media_ms.decode += pixels.decode_ms
+            prepared.media_ms.preprocess += pixels.preprocess_ms
+        if pixels.inputs is not None and sharers:
+            num_patches = sharers[0].items[pixels.digest].num_patches
+            self._scheduler.provide(pixels.digest, pixels.inputs, num_patches=num_patches)
         else:
             error = pixels.error or Aborted("nobody needs the picture any more")
             self._publish(self._scheduler.refuse(pixels.digest, error))
@@ -270,12 +284,24 @@ class EngineLoop:
     def _stop(self) -> None:
         self._is_open = False
 
-    def _end_all(self, finish: Finish) -> None:
-        for sequence_id, stream in tuple(self._streams.items()):
-            stream.abandon(finish)
-            self._forget(sequence_id, stream.ticket)
+    def _end_all(self) -> None:
+        finish = Finish("abort", error=Aborted("the engine is closing"))
+        for sequence_id in tuple(self._streams):
+            self._publish((self._scheduler.finish(sequence_id, finish),))
 
     def _break(self, error: Exception) -> None:
-        failure = error if isinstance(error, MmserveError) else Broken("the engine has stopped")
-        self._failure = failure
-        self._end_all(Finish("error", error=failure))
+        """End everything without the scheduler, whose state is unknown. Changes: the tickets."""
+        self._failure = as_ours(error, "the engine has stopped")
+        for sequence_id, stream in tuple(self._streams.items()):
+            stream.abandon(Finish("error", error=self._failure))
+            self._forget(sequence_id, stream.ticket)
+
+
+def as_ours(error: Exception, message: str) -> MmserveError:
+    """The error if it is one of ours; else it is logged, and stands behind a Broken."""
+    if isinstance(error, MmserveError):
+        return error
+    _log.error(message, exc_info=error)
+    broken = Broken(message, hint="see the log")
+    broken.__cause__ = error
+    return broken

@@ -33,19 +33,23 @@ class SequenceStream:
             skip_special_tokens=self._params.skip_special_tokens,
             no_stop_trim=self._params.no_stop_trim,
         )
-        self._scores: dict[int, TokenLogprob] = {}
+        self._scores: dict[int, TokenLogprob] | None = None
+        if self._params.prompt_logprobs_from is not None:
+            self._scores = {}
         self._first_token_at: float | None = None
         self._num_tokens = 0
         self._pending = ""
+        self._usage = Usage(prompt_tokens=prepared.prompt.num_tokens)
 
     def take(self, update: SequenceUpdate) -> Finish | None:
         """Take in the update's token; the finish if its text completes a stop text.
 
         Changes: the text. Must be called once for every update, before `publish`.
         """
-        for position, logprob, top in update.prompt_logprobs:
-            token_id = int(self.prepared.prompt.token_ids[position])
-            self._scores[position] = self._entry(token_id, logprob, top)
+        if self._scores is not None:
+            for position, logprob, top in update.prompt_logprobs:
+                token_id = int(self.prepared.prompt.token_ids[position])
+                self._scores[position] = self._entry(token_id, logprob, top)
         if update.token_id is None or self._params.max_new_tokens == 0:
             return None
         if self._first_token_at is None:
@@ -66,6 +70,7 @@ class SequenceStream:
     def publish(self, update: SequenceUpdate) -> None:
         """Hand the update's news to the ticket. Changes: the ticket."""
         text, self._pending = self._pending, ""
+        self._usage = update.usage
         if update.finish is not None:
             text += self._text.flush()
         is_silent = update.token_id is None and update.finish is None
@@ -88,10 +93,19 @@ class SequenceStream:
         )
 
     def abandon(self, finish: Finish) -> None:
-        """End the sequence without an update of the scheduler. Changes: the ticket."""
-        usage = Usage(prompt_tokens=self.prepared.prompt.num_tokens)
-        output = Output(self.ticket.request_id, self._index, "", (), usage, finish=finish)
-        self.ticket.put(output)
+        """End the sequence when the scheduler has failed. Changes: the ticket."""
+        timing = Timing(total=(time.monotonic() - self.ticket.created_at) * 1e3)
+        self.ticket.put(
+            Output(
+                request_id=self.ticket.request_id,
+                index=self._index,
+                text="",
+                token_ids=(),
+                usage=self._usage,
+                finish=finish,
+                timing=timing,
+            )
+        )
 
     def _token_logprobs(self, update: SequenceUpdate) -> tuple[TokenLogprob, ...]:
         if not self._params.return_logprobs or update.token_id is None:
@@ -106,9 +120,11 @@ class SequenceStream:
         return TokenLogprob(token_id, logprob, piece(token_id), named)
 
     def _prompt_logprobs(self) -> tuple[TokenLogprob, ...] | None:
-        start = self._params.prompt_logprobs_from
-        if start is None or self._scores is _REPORTED:
+        """Entries of all positions asked for, once. Changes: the scores, which are let go."""
+        start, scores = self._params.prompt_logprobs_from, self._scores
+        if start is None or scores is None:
             return None
+        self._scores = None
         prompt = self.prepared.prompt
         is_media = {
             position for span in prompt.spans for position in range(span.start, span.end)
@@ -116,9 +132,8 @@ class SequenceStream:
         entries = []
         for position in range(start, prompt.num_tokens):
             token_id = int(prompt.token_ids[position])
-            entry = None if position in is_media else self._scores.get(position)
+            entry = None if position in is_media else scores.get(position)
             entries.append(entry or self._entry(token_id, None, ()))
-        self._scores = _REPORTED
         return tuple(entries)
 
     def _timing(self, update: SequenceUpdate) -> Timing:
@@ -136,6 +151,3 @@ class SequenceStream:
             first_token=(first - start) * 1e3 if first is not None else 0.0,
             total=(now - start) * 1e3,
         )
-
-
-_REPORTED: dict[int, TokenLogprob] = {}

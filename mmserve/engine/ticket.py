@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 
-from mmserve.core import CallTimeout, Finish, MmserveError, Output, PromptReport, Usage
+from mmserve.core import CallTimeout, MmserveError, Output, PromptReport
 
 __all__ = ["EngineTicket"]
 
@@ -25,7 +26,7 @@ class EngineTicket:
     ) -> None:
         self.request_id = request_id
         self.created_at = time.monotonic()
-        self._num_open = num_sequences
+        self._num_open = num_sequences or 1  # a call for none is refused, which is an end too
         self._cancel = cancel
         self._condition = threading.Condition(threading.RLock())
         self._outputs: deque[Output] = deque()
@@ -72,22 +73,11 @@ class EngineTicket:
             self._outputs.append(output)
             self._wake()
 
-    def fail(self, error: MmserveError) -> None:
-        """End what has not ended. Changes: the queue; before acceptance, the refusal."""
-        with self._condition:
-            if self._report is None:
-                self.refuse(error)
-                return
-            num_sequences = self._num_open + len(self._ended)
-            for index in range(num_sequences):
-                finish = Finish("error", error=error)
-                usage = Usage(prompt_tokens=len(self._report.token_ids))
-                self.put(Output(self.request_id, index, "", (), usage, finish=finish))
-
     def _wake(self) -> None:
         self._condition.notify_all()
         for loop, event in self._wakers:
-            loop.call_soon_threadsafe(event.set)
+            with contextlib.suppress(RuntimeError):  # a reader whose event loop was closed
+                loop.call_soon_threadsafe(event.set)
 
     # --- the reader's side -------------------------------------------------------------------
 

@@ -99,10 +99,15 @@ class MediaDesk:
             self.ask(span)
 
     def take_wanted(self) -> tuple[bytes, ...]:
-        """Digests asked for since the last call. Changes: they are not named again."""
-        wanted = tuple(digest for digest in self._newly_asked if digest in self._asked)
-        self._newly_asked.clear()
-        return wanted
+        """Digests asked for since the last call and still needed; others are not awaited.
+
+        Changes: what is awaited; none is named again.
+        """
+        asked, self._newly_asked = self._newly_asked, []
+        for digest in asked:
+            if digest not in self._needers:
+                self.refuse(digest)
+        return tuple(digest for digest in asked if digest in self._asked)
 
     def provide(self, digest: bytes, inputs: dict[str, NDArray[Any]], num_patches: int) -> None:
         """Pixels have come; ignored if nobody needs them. Changes: pixels at hand."""

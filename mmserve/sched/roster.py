@@ -123,14 +123,15 @@ class Roster:
         return (span for span in sequence.spec.prompt.spans if span.end > num_covered)
 
     def counts(self) -> SchedCounts:
-        """Ledgers and totals as they stand. Pure."""
+        """Ledgers and totals as they stand. Pure. Another thread may ask, amid a change."""
         totals, pool = self.totals, self.memory.pool
-        num_cached = self.memory.tree.num_evictable
+        num_free = pool.num_free
+        num_cached = min(self.memory.tree.num_evictable, pool.num_slots - num_free)
         return SchedCounts(
             slots_total=pool.num_slots,
-            slots_free=pool.num_free,
+            slots_free=num_free,
             slots_cached=num_cached,
-            slots_held=pool.num_slots - pool.num_free - num_cached,
+            slots_held=pool.num_slots - num_free - num_cached,
             feature_tokens=self.desk.ledger.num_tokens,
             running=len(self.running),
             waiting=len(self.line),

@@ -130,6 +130,10 @@ class Scheduler:
         """Digests whose pixels are newly needed. Changes: each is named once while awaited."""
         return self._desk.take_wanted()
 
+    def needers(self, digest: bytes) -> tuple[int, ...]:
+        """Ids of live sequences that have this picture, in order. Pure."""
+        return self._desk.needers(digest)
+
     def provide(
         self, digest: bytes, inputs: dict[str, NDArray[Any]], *, num_patches: int
     ) -> None:
@@ -144,7 +148,7 @@ class Scheduler:
         self._desk.refuse(digest)
         if self._desk.has_pixels(digest):
             return ()
-        hit = [self._roster.live[sequence_id] for sequence_id in self._desk.needers(digest)]
+        hit = [self._roster.live[sequence_id] for sequence_id in self.needers(digest)]
         finish = Finish("error", error=error)
         return tuple(
             self._roster.end(seq, finish) for seq in hit if self._roster.lacks(seq, digest)

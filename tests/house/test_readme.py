@@ -21,8 +21,8 @@ def between(name: str) -> str:
 
 
 def masked(transcript: str) -> str:
-    """A transcript without times: numbers before ms, and the padding that depends on them."""
-    without = re.sub(r"[\d.,]+ ?ms", "# ms", transcript)
+    """A transcript without what may differ: times, and which question came first to a clip."""
+    without = re.sub(r"\d+ +[\d.,]+ ?ms", "# ms", transcript)
     return re.sub(r"[ ─━]+", " ", without).strip()
 
 
