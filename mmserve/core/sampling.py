@@ -104,6 +104,10 @@ def check_sampling(params: SamplingParams, vocab_size: int) -> None:
             raise BadRequest("seed does not fit in 64 bits", field="seed", reason="range")
     if params.constraint is not None:
         _check_type("constraint", params.constraint, Constraint)
+    _check_lists(params, vocab_size)
+
+
+def _check_lists(params: SamplingParams, vocab_size: int) -> None:
     for name in ("stop", "stop_token_ids", "logit_bias"):
         _check_type(name, getattr(params, name), Sequence)
     for text in params.stop:

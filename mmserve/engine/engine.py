@@ -21,9 +21,9 @@ from mmserve.core import (
 )
 from mmserve.engine.answer import Answer, collect
 from mmserve.engine.calls import chat_parts, prompt_parts, sampling_of
-from mmserve.engine.intake import Prepared
+from mmserve.engine.intake import Prepared, as_ours
 from mmserve.engine.load import Parts, load_parts
-from mmserve.engine.loop import EngineLoop, as_ours
+from mmserve.engine.loop import EngineLoop
 from mmserve.engine.ticket import EngineTicket
 from mmserve.prompt import media_parts
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mmserve.constrained import GrammarCompiler
 from mmserve.core import (
     BadRequest,
+    Broken,
     ContextTooLong,
     FrameReport,
     Matcher,
+    MmserveError,
     ModelInfo,
     Prompt,
     PromptReport,
@@ -20,7 +23,9 @@ from mmserve.core import (
 from mmserve.prompt import PromptBuilder, media_parts
 from mmserve.vision import MediaItem, MediaPlane, ResolvedMedia
 
-__all__ = ["Intake", "MediaTimes", "Prepared"]
+__all__ = ["Intake", "MediaTimes", "Prepared", "as_ours"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -114,7 +119,7 @@ class Intake:
         num_new = 0 if request.sampling.max_new_tokens == 0 else 1
         limit = min(self._model.context_length, self._model.num_slots)
         num_tokens = prompt.num_tokens + num_new
-        if num_tokens > self._model.context_length or prompt.num_tokens > limit:
+        if num_tokens > limit:
             media = prompt.num_image_tokens + prompt.num_video_tokens
             text = prompt.num_tokens - media
             raise ContextTooLong(
@@ -132,3 +137,13 @@ class Intake:
                 f"log-probabilities from {start}, the prompt has {prompt.num_tokens} tokens"
             )
             raise BadRequest(message, field="logprob_start_len", reason="range")
+
+
+def as_ours(error: Exception, message: str) -> MmserveError:
+    """The error if it is one of ours; else it is logged, and stands behind a Broken."""
+    if isinstance(error, MmserveError):
+        return error
+    _log.error(message, exc_info=error)
+    broken = Broken(message, hint="see the log")
+    broken.__cause__ = error
+    return broken

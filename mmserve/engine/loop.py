@@ -23,14 +23,14 @@ from mmserve.core import (
     Runner,
     RunnerFailed,
 )
-from mmserve.engine.intake import Prepared
+from mmserve.engine.intake import Prepared, as_ours
 from mmserve.engine.stream import SequenceStream
 from mmserve.engine.ticket import EngineTicket
 from mmserve.prompt import Tokenizer
 from mmserve.sched import Scheduler, SequenceSpec, SequenceUpdate
 from mmserve.vision import MediaPlane
 
-__all__ = ["EngineLoop", "Pixels", "as_ours"]
+__all__ = ["EngineLoop", "Pixels"]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _log = logging.getLogger(__name__)
@@ -290,18 +290,9 @@ class EngineLoop:
             self._publish((self._scheduler.finish(sequence_id, finish),))
 
     def _break(self, error: Exception) -> None:
-        """End everything without the scheduler, whose state is unknown. Changes: the tickets."""
-        self._failure = as_ours(error, "the engine has stopped")
+        """End all without the scheduler, whose state is unknown. Changes: the tickets."""
+        failure = error if isinstance(error, MmserveError) else Broken("the engine has stopped")
+        self._failure = failure
         for sequence_id, stream in tuple(self._streams.items()):
-            stream.abandon(Finish("error", error=self._failure))
+            stream.abandon(Finish("error", error=failure))
             self._forget(sequence_id, stream.ticket)
-
-
-def as_ours(error: Exception, message: str) -> MmserveError:
-    """The error if it is one of ours; else it is logged, and stands behind a Broken."""
-    if isinstance(error, MmserveError):
-        return error
-    _log.error(message, exc_info=error)
-    broken = Broken(message, hint="see the log")
-    broken.__cause__ = error
-    return broken

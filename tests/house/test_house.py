@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -110,3 +111,11 @@ def test_changelog_has_the_version() -> None:
     """The changelog has an entry for the version that the package has."""
     version = importlib.import_module("importlib.metadata").version("mmserve")
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["settings.md", "sampling.md", "errors.md"])
+def test_reference_pages_say_what_the_code_declares(page: str) -> None:
+    """The generated pages are up to date; `python docs/reference/generate.py` writes them."""
+    path = ROOT / "docs/reference"
+    generated = runpy.run_path(str(path / "generate.py"))["PAGES"][page]()
+    assert (path / page).read_text() == generated
