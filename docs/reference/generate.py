@@ -1,4 +1,7 @@
-"""Writes the reference pages from what the code declares: `python docs/reference/generate.py`."""
+"""Writes the reference pages from what the code declares.
+
+    python docs/reference/generate.py
+"""
 
 from __future__ import annotations
 
