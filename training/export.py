@@ -1,6 +1,9 @@
 """Writes a checkpoint as the Hugging Face directory that ships with the package.
 
-python -m training.export TOKENIZER CHECKPOINT FOLDER
+    python -m training.export TOKENIZER joint.pt FOLDER
+    python -m training.export TOKENIZER language.pt FOLDER --vision vision.pt
+
+The second form joins stages A and B without stage C.
 """
 
 import argparse
@@ -24,6 +27,18 @@ def quiet_free_outputs(model: nn.Module) -> None:
     head = model.model.multi_modal_projector.linear_1
     head.weight[NUM_FACTS:] = 0
     head.bias[NUM_FACTS:] = 0
+
+
+def load_parts(model: nn.Module, vision: Path, language: Path) -> None:
+    """Joins the tower of one checkpoint and the decoder of the other. Changes: `model`."""
+    seeing, speaking = torch.load(vision)["model"], torch.load(language)["average"]
+    from_vision = ("vision_tower", "linear_1")
+    state = {
+        name: seeing[name] if any(part in name for part in from_vision) else weight
+        for name, weight in speaking.items()
+    }
+    model.load_state_dict(state)
+    quiet_free_outputs(model)
 
 
 def make_processor(tokenizer_folder: Path) -> LlavaProcessor:
@@ -92,14 +107,18 @@ def export(model: nn.Module, tokenizer_folder: Path, folder: Path) -> int:
 
 
 def main() -> None:
-    """Exports one checkpoint."""
+    """Exports the averaged weights of one stage, or of two joined."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--vision", type=Path, help="take the tower from this checkpoint")
     args = parser.parse_args()
     model = make_model()
-    model.load_state_dict(torch.load(args.checkpoint)["average"])
+    if args.vision:
+        load_parts(model, args.vision, args.checkpoint)
+    else:
+        model.load_state_dict(torch.load(args.checkpoint)["average"])
     print(f"{export(model, args.tokenizer, args.folder):,} bytes")
 
 

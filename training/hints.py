@@ -48,4 +48,4 @@ def hint_loss(
     change_loss = functional.binary_cross_entropy_with_logits(
         patches @ _CHANGED - 2, changed.float(), pos_weight=torch.tensor(4.0)
     )
-    return 0.1 * frame_loss + 0.5 * change_loss
+    return 0.1 * frame_loss + change_loss

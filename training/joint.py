@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from mmserve.testing.scenes_stories import Story
 from mmserve.testing.scenes_world import Layout
-from training.export import quiet_free_outputs
+from training.export import load_parts
 from training.labels import NUM_FACTS, patch_facts
 from training.language import language_params, run_step
 from training.lessons import Shelf
@@ -88,18 +88,6 @@ class Eyes:
         )
         (DENSE_WEIGHT * dense).backward(retain_graph=True)
         return logits
-
-
-def load_parts(model: nn.Module, vision: Path, language: Path) -> None:
-    """Joins the tower of one checkpoint and the decoder of the other. Changes: `model`."""
-    seeing, speaking = torch.load(vision)["model"], torch.load(language)["average"]
-    from_vision = ("vision_tower", "linear_1")
-    state = {
-        name: seeing[name] if any(part in name for part in from_vision) else weight
-        for name, weight in speaking.items()
-    }
-    model.load_state_dict(state)
-    quiet_free_outputs(model)
 
 
 def parse() -> argparse.Namespace:

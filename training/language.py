@@ -103,7 +103,7 @@ Sight = Callable[[Shelf, Pack], Tensor]
 
 
 # Lesson, rows in each step and rank, weight of its loss.
-LESSONS = ((pictures_lesson, 4, 1.0), (pairs_lesson, 2, 0.4), (clips_lesson, 4, 1.0))
+LESSONS = ((pictures_lesson, 6, 1.0), (pairs_lesson, 2, 0.4), (clips_lesson, 3, 0.8))
 
 
 def run_step(

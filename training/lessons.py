@@ -35,8 +35,10 @@ class Shelf:
         return self.layouts[-1], len(self.layouts) - 1
 
     def story(self) -> tuple[Story, list[int]]:
-        """A new story and the keys of its frames."""
+        """A new story and the keys of its frames; changes of colour, the hardest, abound."""
         story = sample_story(self.rng)
+        while story.event != "turned" and self.rng.random() < 0.3:
+            story = sample_story(self.rng)
         start = len(self.layouts)
         self.layouts += story.layouts
         return story, list(range(start, len(self.layouts)))

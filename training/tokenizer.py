@@ -1,6 +1,8 @@
 """Trains the byte-level BPE of tabletop on generated text and writes its chat template.
 
-python -m training.tokenizer FOLDER
+    python -m training.tokenizer FOLDER
+
+Takes a few seconds; the same texts give the same tokenizer.
 """
 
 import argparse

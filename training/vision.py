@@ -1,6 +1,8 @@
 """Stage A: teaches the tower, densely, what every patch's cell holds.
 
-python -m training.vision POOL --out vision.pt --minutes 40
+    python -m training.vision POOL --out vision.pt --minutes 10
+
+The dense heads become the first layer of the projector.
 """
 
 import argparse

@@ -44,6 +44,14 @@ ENGINE = (
 """All settings of an engine."""
 SERVER = (FlagGroup(ServerConfig, "Server"), *ENGINE)
 """All settings of a server."""
+_MAY_BE_ZERO = (
+    "port",
+    "max_redirects",
+    "max_wait_overtakes",
+    "feature_cache_tokens",
+    "grammar_cache_bytes",
+    "source_cache_bytes",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,7 @@ def _flag(group: FlagGroup, setting: Field[Any]) -> inspect.Parameter:
     if default is True:  # what is on can only be switched off
         name, doc, default = f"no_{name}", f"do not {doc}", False
     flag = f"--{name.replace('_', '-')}"
-    low = setting.metadata.get("low")
+    low = setting.metadata.get("low", _lowest(name, kind))
     option = typer.Option(flag, help=doc, min=low, rich_help_panel=group.panel)
     return inspect.Parameter(
         name,
@@ -117,3 +125,11 @@ def _flag(group: FlagGroup, setting: Field[Any]) -> inspect.Parameter:
         default=default,
         annotation=Annotated[kind, option],
     )
+
+
+def _lowest(name: str, kind: object) -> int | None:
+    """The least value of a number: whole ones count or measure something, few may be 0."""
+    kinds = (kind, *typing.get_args(kind))
+    if int in kinds:
+        return 0 if name in _MAY_BE_ZERO else 1
+    return 0 if float in kinds else None

@@ -16,7 +16,7 @@ __all__ = ["serve"]
 def serve(ctx: typer.Context, *, settings: Settings) -> None:
     """Serve a model over HTTP until interrupted.
 
-    OpenAI's, Anthropic's and the native routes; /health says whether it is ready.
+    OpenAI's and the native routes; /health says whether it is ready.
     """
     from mmserve import server  # noqa: PLC0415 - the other commands need no HTTP
 

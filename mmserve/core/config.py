@@ -9,6 +9,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mmserve.core.errors import BadRequest
+
 __all__ = ["EngineConfig", "MediaConfig", "SchedConfig", "ServerConfig", "default_threads"]
 
 _MIB = 1 << 20
@@ -41,6 +43,13 @@ class SchedConfig:
         16, "later arrivals that may start before a waiting request does"
     )
     max_waiting: int = _setting(100_000, "most waiting sequences; more are refused as busy")
+
+    def __post_init__(self) -> None:
+        """Raise BadRequest for a limit under which no request would ever run."""
+        for name in ("max_step_tokens", "chunk_tokens", "max_running", "page_tokens"):
+            if getattr(self, name) < 1:
+                message = f"{name} is {getattr(self, name)}, the least is 1"
+                raise BadRequest(message, field=name, reason="range")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

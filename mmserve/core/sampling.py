@@ -115,15 +115,23 @@ def _check_lists(params: SamplingParams, vocab_size: int) -> None:
         if not text:
             raise BadRequest("stop holds an empty text", field="stop", reason="empty")
     for token_id in params.stop_token_ids:
-        _check_token("stop_token_ids", token_id, vocab_size)
+        _check_type("stop_token_ids", token_id, Integral)
     _check_bias(params.logit_bias, vocab_size)
+
+
+_WORDS = {
+    Constraint: "a Constraint",
+    Integral: "a whole number",
+    Real: "a number",
+    Sequence: "a list",
+    str: "a text",
+}
 
 
 def _check_type(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind) or (kind is Sequence and isinstance(value, str)):
-        message = f"{name} holds {value!r:.100}, a {type(value).__name__}"
-        hint = f"the type is {kind.__name__.lower()}"
-        raise BadRequest(message, field=name, reason="type", hint=hint)
+        message = f"{name} holds {value!r:.100}, which is not {_WORDS[kind]}"
+        raise BadRequest(message, field=name, reason="type")
 
 
 def _check_number(name: str, value: float, low: float, high: float) -> None:
@@ -132,17 +140,15 @@ def _check_number(name: str, value: float, low: float, high: float) -> None:
         raise BadRequest(message, field=name, reason="range", value=value, low=low, high=high)
 
 
-def _check_token(name: str, token_id: int, vocab_size: int) -> None:
-    _check_type(name, token_id, Integral)
-    if not 0 <= token_id < vocab_size:
-        message = f"{name} names token {token_id}, the vocabulary has {vocab_size} tokens"
-        raise BadRequest(message, field=name, reason="token_id", token_id=token_id)
-
-
 def _check_bias(bias: tuple[tuple[int, float], ...], vocab_size: int) -> None:
     for token_id, value in bias:
-        _check_token("logit_bias", token_id, vocab_size)
+        _check_type("logit_bias", token_id, Integral)
         _check_type("logit_bias", value, Real)
+        if not 0 <= token_id < vocab_size:
+            message = (
+                f"logit_bias names token {token_id}, the vocabulary has {vocab_size} tokens"
+            )
+            raise BadRequest(message, field="logit_bias", reason="token_id", token_id=token_id)
         if not math.isfinite(value) or abs(value) > 100:
             message = f"logit_bias of token {token_id} is {value}, allowed is -100 to 100"
             raise BadRequest(message, field="logit_bias", reason="range", token_id=token_id)

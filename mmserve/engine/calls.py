@@ -88,8 +88,16 @@ def chat_parts(messages: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
     Content is a string or a list of `{"type": "text" | "image_url" | "image" | "video_url" |
     "video", <type>: value}`, where a value of media is whatever `source_of` takes.
     """
-    turns = tuple(Turn(message["role"], _content(message["content"])) for message in messages)
-    return (*turns, Turn("assistant", (), is_open=True))
+    return (*map(_turn, messages), Turn("assistant", (), is_open=True))
+
+
+def _turn(message: Mapping[str, Any]) -> Turn:
+    if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+        hint = "each message is a mapping with role and content"
+        raise BadRequest(
+            "a message lacks its parts", field="messages", reason="form", hint=hint
+        )
+    return Turn(str(message["role"]), _content(message["content"]))
 
 
 def _content(content: object) -> tuple[TextPart | ImagePart | VideoPart, ...]:
@@ -101,6 +109,9 @@ def _content(content: object) -> tuple[TextPart | ImagePart | VideoPart, ...]:
 
 
 def _content_part(part: Mapping[str, Any]) -> TextPart | ImagePart | VideoPart:
+    if not isinstance(part, Mapping):
+        hint = "each part is a text, or a mapping with its type"
+        raise BadRequest("a part is no mapping", field="content", reason="type", hint=hint)
     kind = str(part.get("type"))
     value = part.get(kind)
     if kind == "text":

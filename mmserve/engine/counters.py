@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mmserve.sched import SchedCounts
 from mmserve.vision import MediaCounters
 
 __all__ = ["engine_counters"]
 
 
-def engine_counters(counts: SchedCounts, media: MediaCounters | None) -> dict[str, float]:
+def engine_counters(
+    counts: SchedCounts, media: MediaCounters | None, ends: Mapping[str, int]
+) -> dict[str, float]:
     """One flat mapping; names in `_total` only grow, others are gauges. Pure.
 
     `slots` = `slots_free` + `slots_cached` + `slots_held` at all times.
@@ -29,7 +33,7 @@ def engine_counters(counts: SchedCounts, media: MediaCounters | None) -> dict[st
         "encoded_items_total": counts.encoded_items,
         "retractions_total": counts.retractions,
     }
-    for reason, number in counts.finished.items():
+    for reason, number in ends.items():
         named[f'finished_total{{reason="{reason}"}}'] = number
     if media is not None:
         named["media_fetches_total"] = media.num_fetches

@@ -21,6 +21,7 @@ from mmserve.core import (
 )
 from mmserve.engine.answer import Answer, collect
 from mmserve.engine.calls import chat_parts, prompt_parts, sampling_of
+from mmserve.engine.counters import engine_counters
 from mmserve.engine.intake import Prepared, as_ours
 from mmserve.engine.load import Parts, load_parts
 from mmserve.engine.loop import EngineLoop
@@ -130,7 +131,9 @@ class Engine:
         """Counters and gauges by name; raises if the loop has stopped. See `Client`."""
         if self._loop.failure is not None:
             raise self._loop.failure
-        return self._parts.counters()
+        plane = self._parts.plane
+        media = None if plane is None else plane.counters()
+        return engine_counters(self._parts.scheduler.counts(), media, self._loop.ends)
 
     def drawing(self, room: str) -> str:
         """A room's state as text; see `core.ports.Client`."""
@@ -175,8 +178,8 @@ class Engine:
         request = Request(
             request_id=uuid.uuid4().hex, parts=parts, sampling=sampling_of(params)
         )
-        ticket = self.submit(request)
-        return ticket.outputs() if stream else collect(ticket.outputs())
+        outputs = _read(self.submit(request))
+        return outputs if stream else collect(outputs)
 
     # --- life --------------------------------------------------------------------------------
 
@@ -200,6 +203,14 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _read(ticket: EngineTicket) -> Iterator[Output]:
+    """Outputs of a request, which is cancelled when its reader leaves early."""
+    try:
+        yield from ticket.outputs()
+    finally:
+        ticket.cancel()
 
 
 def _closed() -> Broken:

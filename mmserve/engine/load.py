@@ -9,7 +9,6 @@ from pathlib import Path
 
 from mmserve.constrained import GrammarCompiler
 from mmserve.core import EngineConfig, MissingExtra, ModelInfo, Runner, UnsupportedModel
-from mmserve.engine.counters import engine_counters
 from mmserve.engine.intake import Intake
 from mmserve.prompt import PromptBuilder, Tokenizer, load_chat_template, load_tokenizer
 from mmserve.runner import load_model
@@ -32,11 +31,6 @@ class Parts:
     plane: MediaPlane | None
     intake: Intake
     tokenizer: Tokenizer
-
-    def counters(self) -> dict[str, float]:
-        """Counters and gauges of all rooms by name. Pure."""
-        media = None if self.plane is None else self.plane.counters()
-        return engine_counters(self.scheduler.counts(), media)
 
 
 def locate_model(name: str) -> Path:

@@ -6,6 +6,7 @@ import logging
 import queue
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -76,6 +77,7 @@ class EngineLoop:
         self._is_over = False
         self._streams: dict[int, SequenceStream] = {}
         self._by_ticket: dict[EngineTicket, list[int]] = {}
+        self._ends: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0, "error": 0})
         self._next_id = 0
         self._is_open = True
         self._failure: MmserveError | None = None
@@ -91,6 +93,11 @@ class EngineLoop:
     def failure(self) -> MmserveError | None:
         """Why the loop has stopped, or None while it works. Pure."""
         return self._failure
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """Accepted sequences that have ended so far, by the reason their caller heard. Pure."""
+        return dict(self._ends)
 
     def submit(self, prepared: Prepared, ticket: EngineTicket) -> None:
         """Queue a prepared request; refused if the loop has ended. Changes: the inbox."""
@@ -187,6 +194,7 @@ class EngineLoop:
             news = update if stop is None else self._stopped(update, stop)
             stream.publish(news)
             if news.finish is not None:
+                self._ends[news.finish.reason] += 1
                 self._forget(update.sequence_id, stream.ticket)
 
     def _stopped(self, update: SequenceUpdate, stop: Finish) -> SequenceUpdate:

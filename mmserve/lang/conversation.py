@@ -140,7 +140,7 @@ def role_after(role: str | None, nodes: Sequence[Prepared]) -> str | None:
     for node in nodes:
         match node:
             case RoleBegin(begun) if role is not None:
-                message = f"a {begun} turn begins inside a {role} turn"
+                message = f"a turn of {begun} begins inside a turn of {role}"
                 raise ProgramMisuse(message, hint="close the open turn first")
             case RoleBegin(begun):
                 role = begun

@@ -189,13 +189,17 @@ class Program:
             as_completed: give states lazily, in the order in which they finish.
             **values: what every gen inherits, as in `run`.
 
-        Raises ProgramMisuse for rows that do not fit the program. States have ended when given.
+        Raises ProgramMisuse for rows that do not fit the program and for an unknown `on_error`.
+        States have ended when given.
         """
         rows = self._rows(batch_kwargs)
         use_thread = bool(values.pop("use_thread", True))
         options = run_options(values)
         if not rows:
             return iter(()) if generator_style or as_completed else []
+        if on_error not in ("return", "raise"):
+            message = f"on_error is {on_error!r}, allowed are return and raise"
+            raise ProgramMisuse(message)
         used = as_backend(backend)
 
         def begin(index: int) -> tuple[ProgramState, Callable[[], None]]:

@@ -35,8 +35,6 @@ class RadixTree:
         self.num_tokens = 0
         self.num_evictable = 0
         self.num_nodes = 0
-        self.version = 0
-        """Grows whenever a match may come out differently."""
         self._roots: dict[str, Node] = {}
         self._tick = 0
         self._leaves = LeafQueue()
@@ -171,7 +169,6 @@ class RadixTree:
         self._tick += 1
         leaf = Node(node, keys.copy(), slots.copy(), stamp=self._tick)
         node.children[first] = leaf
-        self.version += 1
         self.num_nodes += 1
         self.num_tokens += leaf.num_tokens
         self.num_evictable += leaf.num_tokens
@@ -317,7 +314,6 @@ class RadixTree:
         node.keys, node.slots = node.keys[:num_kept], node.slots[:num_kept]
         self.num_tokens -= num_gone
         self.num_evictable -= num_gone
-        self.version += 1
 
     def _detach(self, node: Node) -> None:
         parent = node.parent
@@ -328,7 +324,6 @@ class RadixTree:
         self.num_nodes -= 1
         self.num_tokens -= node.num_tokens
         self.num_evictable -= node.num_tokens
-        self.version += 1
         self._offer(parent)
 
     def _offer(self, node: Node) -> None:

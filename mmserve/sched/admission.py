@@ -49,6 +49,9 @@ def make_sequence(
         tokens=GrowingArray(np.ascontiguousarray(prompt.token_ids, dtype=np.int64)),
         keys=GrowingArray(prefix_keys(prompt, interner)),
         next_score=num_prompt if scores_from is None else max(1, scores_from),
+        num_image=prompt.num_image_tokens,
+        num_video=prompt.num_video_tokens,
+        end_ids=_end_ids(spec, vocab_size),
         atomic=tuple((span.start, span.end) for span in prompt.spans if span.is_atomic),
     )
 
@@ -57,6 +60,13 @@ def growth(sequence: Sequence) -> int:
     """Slots a sequence is expected to take soon, beyond those it has. Pure."""
     num_new = min(sequence.max_new - sequence.num_output, _GROWTH_TOKENS)
     return sequence.known - len(sequence.slots) + num_new
+
+
+def _end_ids(spec: SequenceSpec, vocab_size: int) -> tuple[int, ...]:
+    """Under a grammar the model's end tokens always count; ids that no token has never do."""
+    ignores_eos = spec.sampling.ignore_eos and spec.matcher is None
+    named = (*spec.sampling.stop_token_ids, *(() if ignores_eos else spec.eos_token_ids))
+    return tuple(token_id for token_id in named if 0 <= token_id < vocab_size)
 
 
 def _check_prompt(prompt: Prompt, vocab_size: int) -> None:

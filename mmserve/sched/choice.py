@@ -29,7 +29,7 @@ def row_sampling(sequence: Sequence) -> RowSampling | None:
         output_ids=sequence.tokens.view(num_prompt, known),
         prompt_ids=sequence.tokens.view(0, num_prompt) if needs_prompt else None,
         allowed=None if matcher is None else matcher.allowed(),
-        banned_ids=_end_tokens(sequence) if too_early else (),
+        banned_ids=sequence.end_ids if too_early else (),
     )
 
 
@@ -44,7 +44,7 @@ def accept_token(sequence: Sequence, token_id: int) -> Finish | None:
     params, matcher = sequence.spec.sampling, sequence.spec.matcher
     sequence.tokens.append(token_id)
     sequence.keys.append(token_id)
-    if token_id in _end_tokens(sequence) and sequence.num_output >= params.min_new_tokens:
+    if token_id in sequence.end_ids and sequence.num_output >= params.min_new_tokens:
         return Finish("stop", matched=token_id)
     if matcher is not None:
         matcher.accept(token_id)
@@ -53,10 +53,3 @@ def accept_token(sequence: Sequence, token_id: int) -> Finish | None:
     if sequence.num_output >= sequence.max_new:
         return Finish("length")
     return None
-
-
-def _end_tokens(sequence: Sequence) -> tuple[int, ...]:
-    """Tokens that end the answer; under a grammar the model's end tokens always do."""
-    spec = sequence.spec
-    ignores_eos = spec.sampling.ignore_eos and spec.matcher is None
-    return spec.sampling.stop_token_ids + (() if ignores_eos else spec.eos_token_ids)

@@ -37,6 +37,8 @@ class WaitingLine:
         self._resuming: dict[int, Sequence] = {}
         self._arrived: dict[int, Sequence] = {}
         self._overdue: dict[int, Sequence] = {}
+        self._num_promoted = 0
+        """How often somebody has come into the first class."""
 
     def __len__(self) -> int:
         return len(self._resuming) + len(self._arrived)
@@ -48,11 +50,11 @@ class WaitingLine:
         """A newcomer. Changes: the line."""
         self._arrived[sequence.sequence_id] = sequence
         if self._max_overtakes <= 0:
-            self._overdue[sequence.sequence_id] = sequence
+            self._promote(sequence, self._overdue)
 
     def put_back(self, sequence: Sequence) -> None:
         """A retracted sequence waits again, before all newcomers. Changes: the line."""
-        self._resuming[sequence.sequence_id] = sequence
+        self._promote(sequence, self._resuming)
 
     def remove(self, sequence: Sequence) -> None:
         """It waits no more, without having been admitted. Changes: the line."""
@@ -75,8 +77,8 @@ class WaitingLine:
                 break
             if other.sequence_id not in blocked:
                 other.overtakes += 1
-                if other.overtakes >= self._max_overtakes:
-                    self._overdue[other.sequence_id] = other
+                if other.overtakes == self._max_overtakes:
+                    self._promote(other, self._overdue)
 
     def is_first_class(self, sequence: Sequence) -> bool:
         """Whether nobody may pass it. Pure."""
@@ -88,9 +90,12 @@ class WaitingLine:
         Changes: nothing itself. Cost: a match for each of the 1024 earliest arrivals.
         """
         tried: set[int] = set()
+        first_class, num_promoted = self._first_class(), self._num_promoted
         ordered: Iterator[Sequence] | None = None
         while True:
-            candidate = self._next_first_class(tried)
+            if num_promoted != self._num_promoted:
+                first_class, num_promoted = self._first_class(), self._num_promoted
+            candidate = next((s for s in first_class if s.sequence_id not in tried), None)
             if candidate is None:
                 if ordered is None:
                     window = islice(self._arrived.values(), _WINDOW)
@@ -101,13 +106,14 @@ class WaitingLine:
             tried.add(candidate.sequence_id)
             yield candidate
 
-    def _next_first_class(self, tried: set[int]) -> Sequence | None:
-        first_class = [
-            sequence
-            for sequence in chain(self._resuming.values(), self._overdue.values())
-            if sequence.sequence_id not in tried
-        ]
-        return min(first_class, key=lambda seq: seq.arrival, default=None)
+    def _promote(self, sequence: Sequence, first_class: dict[int, Sequence]) -> None:
+        first_class[sequence.sequence_id] = sequence
+        self._num_promoted += 1
+
+    def _first_class(self) -> Iterator[Sequence]:
+        """Those whom nobody may pass, by arrival."""
+        members = chain(self._resuming.values(), self._overdue.values())
+        return iter(sorted(members, key=lambda sequence: sequence.arrival))
 
     def _sort_key(self, sequence: Sequence) -> tuple[int, int, int]:
         num_cached = 0 if self._cached is None else self._cached(sequence)

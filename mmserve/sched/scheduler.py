@@ -261,24 +261,29 @@ class Scheduler:
         if len(roster.running) >= max_running or builder.num_tokens_left <= 0:
             return
         num_reserved = sum(growth(sequence) for sequence in roster.running.values())
+        if roster.running and self._memory.num_available <= num_reserved:
+            return  # not one slot for anybody new, so none of the waiting need be looked at
         blocked: set[int] = set()
         refused: list[Sequence] = []
+        is_first_class = roster.line.is_first_class
         for candidate in roster.line.candidates():
             reserve = num_reserved if roster.running else None
             outcome = builder.place(candidate, num_reserved=reserve)
             if outcome is Outcome.PLACED:
                 roster.start(candidate, blocked)
                 num_reserved += growth(candidate)
+                if len(roster.running) >= max_running or builder.num_tokens_left <= 0:
+                    return
+                if any(is_first_class(sequence) for sequence in refused):
+                    return
             elif outcome in (Outcome.SLOTS, Outcome.BUDGET):
                 refused.append(candidate)
+                if is_first_class(candidate):
+                    return
             else:
                 blocked.add(candidate.sequence_id)
                 if outcome is Outcome.MEDIA:
                     roster.ask_ahead(candidate)
-            if len(roster.running) >= max_running or builder.num_tokens_left <= 0:
-                return
-            if any(roster.line.is_first_class(sequence) for sequence in refused):
-                return
 
     def _land(self, step: int) -> _Flight:
         flight, self._flight = self._flight, None

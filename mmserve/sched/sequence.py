@@ -21,7 +21,7 @@ class SequenceSpec:
         sequence_id: unique among all sequences ever handed in.
         seed: 64-bit seed of this answer.
         eos_token_ids: the model's end tokens.
-        client: who asked, for fairness.
+        client: who asked; no policy looks at it yet.
         priority: higher goes first.
         matcher: the answer's grammar; owned by the sequence from now on.
     """
@@ -87,11 +87,12 @@ class Sequence:
     Args:
         arrival: number in the order of arrival.
         arrived_s: clock at arrival.
-        num_prompt: tokens of the prompt.
+        num_prompt: tokens of the prompt; `num_image` and `num_video` of them stand for media.
         max_new: tokens the answer may have, fitted to the context and to the pool.
         tokens: token ids of prompt and answer.
         keys: prefix keys of the same.
         next_score: first prompt position whose log-probability is still to be reported.
+        end_ids: tokens that end the answer.
         atomic: [start, end) of spans that must not be cut.
         depth: tokens whose slots the tree owns; `node` ends there and is pinned.
         secured: positions in the prompt's list of spans whose features are pinned.
@@ -106,6 +107,9 @@ class Sequence:
     tokens: GrowingArray
     keys: GrowingArray
     next_score: int
+    num_image: int = 0
+    num_video: int = 0
+    end_ids: tuple[int, ...] = ()
     atomic: tuple[tuple[int, int], ...] = ()
     slots: GrowingArray = field(default_factory=lambda: empty_slots())
     computed: int = 0
@@ -191,12 +195,11 @@ class Sequence:
 
     def usage(self) -> Usage:
         """Token counts so far. Pure."""
-        prompt = self.spec.prompt
         return Usage(
             prompt_tokens=self.num_prompt,
             completion_tokens=self.num_output,
-            image_tokens=prompt.num_image_tokens,
-            video_tokens=prompt.num_video_tokens,
+            image_tokens=self.num_image,
+            video_tokens=self.num_video,
             cached_tokens=self.num_cached,
             cached_text_tokens=self.cached_text,
             cached_image_tokens=self.cached_image,

@@ -54,6 +54,7 @@ def create_app(client: Client, config: ServerConfig) -> FastAPI:
     counts = Counts()
     service = Service(client, config, Calls(client), counts, now_s())
     app = FastAPI(title="mmserve", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.calls = service.calls
     for path, methods, handler in _ROUTES:
         for method in methods:
             _add(app, path, method, handler, service)

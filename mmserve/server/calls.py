@@ -68,6 +68,11 @@ class Calls:
             call.cancel()
         return len(self._open)
 
+    def fail_all(self, error: Exception) -> None:
+        """End every open call with `error` in place of the rest. Changes: those calls."""
+        for call in list(self._open):
+            call.fail(error)
+
 
 class OpenCall:
     """The tickets of one HTTP request, each of `num_samples` sequences. Mutable; one reader."""
@@ -78,6 +83,7 @@ class OpenCall:
         self._calls = calls
         self._tickets = tickets
         self._ended: set[int] = set()
+        self._error: Exception | None = None
 
     @property
     def num_sequences(self) -> int:
@@ -129,6 +135,11 @@ class OpenCall:
             if not self._ended.issuperset(range(first, first + self.num_samples)):
                 ticket.cancel()
 
+    def fail(self, error: Exception) -> None:
+        """Abort what still runs; whoever reads the news gets `error`. Changes: the tickets."""
+        self._error = error
+        self.cancel()
+
     def close(self) -> None:
         """Abort what still runs and be forgotten. Changes: the open calls. Idempotent."""
         self.cancel()
@@ -153,8 +164,12 @@ class OpenCall:
                     self._ended.add(first + output.index)
                     if finish.reason == "error":
                         raise _failure(finish)
+                    if finish.reason == "abort" and self._error is not None:
+                        raise self._error
                 yield first + output.index, output
         except Aborted:
+            if self._error is not None:
+                raise self._error from None
             num_tokens = len(self.reports[position].token_ids) if self.reports else 0
             for index in range(self.num_samples):
                 if first + index not in self._ended:

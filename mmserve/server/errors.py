@@ -44,6 +44,7 @@ __all__ = [
     "error_response",
     "key_missing",
     "not_ready",
+    "shutting_down",
     "status_of",
 ]
 
@@ -145,6 +146,12 @@ def body_too_large(limit_bytes: int) -> HTTPException:
     message = f"the request body is larger than the limit of {limit_bytes} bytes"
     detail: Any = {"message": message, "code": "body_too_large"}
     return HTTPException(413, detail)
+
+
+def shutting_down() -> HTTPException:
+    """The end of a request that the server leaves unfinished because it stops. Pure."""
+    detail: Any = {"message": "the server is shutting down", "code": "shutting_down"}
+    return HTTPException(503, detail, {"Retry-After": "1"})
 
 
 def not_ready(error: Exception) -> JSONResponse:

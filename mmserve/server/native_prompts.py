@@ -86,6 +86,8 @@ def media_kinds(parts: tuple[Part, ...]) -> set[str]:
 def _texts(value: object, name: str) -> tuple[tuple[str, ...], bool]:
     if isinstance(value, str):
         return (value,), False
+    if not isinstance(value, list):
+        raise wrong(name, value, "a string or a list of strings")
     texts = list_of(text)(value, name)
     _check_some(texts, name)
     return texts, True

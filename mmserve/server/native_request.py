@@ -220,6 +220,8 @@ def _check_modalities(value: object, name: str, prompts: NativePrompts) -> None:
 
 
 def _rids(value: object, name: str) -> tuple[str, ...] | str:
+    if not isinstance(value, str | list):
+        raise wrong(name, value, "a string or a list of strings")
     return value if isinstance(value, str) else list_of(short_text)(value, name)
 
 

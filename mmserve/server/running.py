@@ -13,6 +13,8 @@ import uvicorn
 
 from mmserve.core import Broken, Client, ServerConfig
 from mmserve.server.app import create_app
+from mmserve.server.calls import Calls
+from mmserve.server.errors import shutting_down
 
 __all__ = ["RunningServer", "serve"]
 
@@ -78,6 +80,19 @@ class RunningServer:
         self._listener.close()
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's server, which tells those it still answers why it leaves them."""
+
+    def __init__(self, settings: uvicorn.Config, calls: Calls) -> None:
+        super().__init__(settings)
+        self._calls = calls
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Changes: open calls end with an error, then the connections close."""
+        self._calls.fail_all(shutting_down())
+        await super().shutdown(sockets)
+
+
 def _listen(config: ServerConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # asyncio turns Nagle's delay off only where the protocol is named
@@ -85,9 +100,10 @@ def _listen(config: ServerConfig) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # a port above 65535 overflows
         listener.close()
-        message = f"cannot listen on {config.host} port {config.port}: {error.strerror}"
+        reason = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
+        message = f"cannot listen on {config.host} port {config.port}: {reason}"
         raise Broken(message, hint="choose another --port") from error
     return listener
 
@@ -98,8 +114,9 @@ def _url(listener: socket.socket) -> str:
 
 
 def _uvicorn(client: Client, config: ServerConfig) -> uvicorn.Server:
+    app = create_app(client, config)
     settings = uvicorn.Config(
-        create_app(client, config),
+        app,
         access_log=False,
         log_level="warning",
         server_header=False,
@@ -107,4 +124,4 @@ def _uvicorn(client: Client, config: ServerConfig) -> uvicorn.Server:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    return uvicorn.Server(settings)
+    return _Server(settings, app.state.calls)

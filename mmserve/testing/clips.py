@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import av
+import numpy as np
 from PIL import Image
 
 from mmserve.testing.scenes_draw import PICTURE_PIXELS, paint, paint_table
@@ -65,6 +66,7 @@ def encode_mp4(frames: Iterable[Image.Image]) -> bytes:
         stream.pix_fmt = "yuv420p"
         stream.options = {"crf": "12", "preset": "veryfast", "threads": "1"}
         for picture in frames:
-            container.mux(stream.encode(av.VideoFrame.from_image(picture)))
+            frame = av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24")
+            container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return sink.getvalue()

@@ -220,7 +220,8 @@ def ask_follow_up(layout: Layout, rng: random.Random) -> Question | None:
     lot = rng.randrange(3)
     if lot == 0:
         first = ask_count(layout, rng)
-        colour, shape = _mostly_present("colour", COLOURS, layout, rng), None
+        colour: str | None = _mostly_present("colour", COLOURS, layout, rng)
+        shape: str | None = None
         if rng.random() < 0.5:
             colour, shape = None, _mostly_present("shape", SHAPES, layout, rng)
         asked = spoken("of_them", rng, what=colour or PLURALS[str(shape)])

@@ -60,18 +60,19 @@ def sample_story(rng: random.Random) -> Story:
     actor = sample_thing(PLACES[first], rng)
     before, after = frame - 1, num_frames - frame + 1
     outcome = ""
+    there: list[Thing | None] = [actor] * before
+    away: list[Thing | None] = [None] * after
     if event == "appeared":
-        path: list[Thing | None] = [None] * before + [actor] * after
+        path = [None] * before + [actor] * after
     elif event == "disappeared":
-        path = [actor] * before + [None] * after
+        path = there + away
     elif event == "turned":
         outcome = rng.choice([colour for colour in COLOURS if colour != actor.colour])
-        path = [actor] * before + [dataclasses.replace(actor, colour=outcome)] * after
+        path = there + [dataclasses.replace(actor, colour=outcome)] * after
     else:
         outcome, stops = _sample_walk(first, after, rng)
         stops += stops[-1:] * (after - len(stops))
-        path = [actor] * before
-        path += [dataclasses.replace(actor, place=PLACES[stop]) for stop in stops]
+        path = there + [dataclasses.replace(actor, place=PLACES[stop]) for stop in stops]
         cells = [cell for cell in cells if cell not in stops]
     others = tuple(sample_thing(PLACES[cell], rng) for cell in sorted(cells))
     return Story(event, others, tuple(path), frame, outcome)

@@ -22,6 +22,7 @@ class Sample:
     on: bool = field(default=True, metadata={"doc": "count"})
     names: tuple[str, ...] = field(default=(), metadata={"doc": "some names"})
     maybe: float | None = field(default=None, metadata={"doc": "perhaps"})
+    port: int | None = field(default=None, metadata={"doc": "may be 0"})
     hidden: int = 7
 
 
@@ -48,6 +49,7 @@ def read(*arguments: str) -> Sample | str:
         (["--no-on"], Sample(on=False)),
         (["--names", "a", "--names", "b"], Sample(names=("a", "b"))),
         (["--maybe", "0.5"], Sample(maybe=0.5)),
+        (["--port", "0"], Sample(port=0)),
     ],
 )
 def test_flags_become_settings(arguments, expected):
@@ -55,7 +57,10 @@ def test_flags_become_settings(arguments, expected):
     assert read(*arguments) == expected
 
 
-@pytest.mark.parametrize("arguments", [["--number", "1"], ["--hidden", "8"], ["--on"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--number", "1"], ["--maybe", "-1"], ["--port", "-1"], ["--hidden", "8"], ["--on"]],
+)
 def test_values_below_the_limit_and_undocumented_fields_are_refused(arguments):
     """Limits hold, and what has no doc is no flag."""
     assert isinstance(read(*arguments), str)

@@ -162,6 +162,14 @@ def test_raise_stops_the_batch_at_the_first_error(slow_client):
     assert len(slow_client.requests) < 8
 
 
+def test_an_unknown_way_with_errors_is_refused(client):
+    """A misspelt `on_error` raises before a row runs."""
+    with pytest.raises(ProgramMisuse, match="allowed are return and raise"):
+        program.run_batch(ROWS, backend=client, on_error="keep")
+
+    assert client.requests == []
+
+
 def test_a_generator_gives_states_lazily_in_order(client):
     """At most num_threads rows run ahead of the reader."""
     states = program.run_batch(ROWS, backend=client, num_threads=2, generator_style=True)

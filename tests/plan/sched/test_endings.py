@@ -1,7 +1,7 @@
 """Every sequence ends exactly once, for the right reason."""
 
 import pytest
-from plan.sched.driver import EOS, Driver, ListMatcher, prompt
+from plan.sched.driver import EOS, VOCAB, Driver, ListMatcher, prompt
 
 from mmserve.core import Finish, NotFound
 
@@ -45,6 +45,18 @@ def test_stop_tokens():
     driver = Driver(rule=counting)
     driver.add(prompt([10]), max_new_tokens=30, stop_token_ids=(50, 12))
     assert ended(driver) == ([11, 12], Finish("stop", matched=12))
+
+
+def test_stop_tokens_that_the_vocabulary_lacks_do_nothing():
+    """They are neither banned nor waited for."""
+    driver = Driver()
+    foreign = (VOCAB, -1, 119690)
+    driver.add(prompt([1, 2]), stop_token_ids=foreign, min_new_tokens=2, ignore_eos=True)
+    plan = driver.plan()
+    assert plan.rows[0].sampling.banned_ids == ()
+    driver.land(plan)
+    driver.run()
+    assert driver.answers[0].finish == Finish("length")
 
 
 def test_nothing_to_generate():

@@ -78,6 +78,44 @@ def test_a_large_request_is_not_passed_for_ever_by_small_ones():
     assert len([n for n in started[: started.index(large)] if n > large]) == 4
 
 
+def test_a_full_pool_costs_no_look_at_those_who_wait():
+    """While a running answer needs all that is free, a step matches nobody in the line."""
+    driver = Driver(num_slots=64, context=64)
+    driver.add(prompt(range(1, 31)), max_new_tokens=34, ignore_eos=True)
+    for _ in range(8):
+        driver.step()
+    for first in range(40, 90):
+        driver.add(prompt([first] * 10))
+    looked_at = _counted(driver.sched._memory, "look")
+    assert driver.plan() is not None
+    assert [sequence.sequence_id for sequence in looked_at] == [0]
+
+
+def test_those_who_find_no_room_are_asked_about_once():
+    """A step costs no more than a line's length, however many are refused in it."""
+    driver = Driver(num_slots=64, context=64)
+    driver.add(prompt(range(1, 11)), max_new_tokens=34, ignore_eos=True)
+    driver.step()
+    for first in range(40, 90):
+        driver.add(prompt([first] * 30))
+    asked = _counted(driver.sched._roster.line, "is_first_class")
+    driver.plan()
+    assert len(asked) == 50
+
+
+def _counted(owner, name):
+    """First arguments of every later call of a method."""
+    seen = []
+    method = getattr(owner, name)
+
+    def call(first, *args):
+        seen.append(first)
+        return method(first, *args)
+
+    setattr(owner, name, call)
+    return seen
+
+
 def test_waiting_for_pixels_holds_up_nobody():
     """A first-class sequence that cannot run for want of pixels lets others pass."""
     driver = Driver(max_running=1, max_wait_overtakes=1, gives_pixels=False)

@@ -132,6 +132,19 @@ def test_pixels_for_nobody_are_let_go():
     assert driver.sched.wanted() == (A,)
 
 
+def test_pixels_that_were_never_fetched_are_wanted_again():
+    """A sequence that leaves before its pixels are asked for does not keep others from them."""
+    driver = Driver(gives_pixels=False)
+    first = driver.add(prompt([1], ("cat", 10), [2]))
+    driver.sched.abort(first)
+    assert driver.sched.wanted() == ()
+    driver.sched.verify()
+    del driver.answers[first]
+    driver.add(prompt([1], ("cat", 10), [2]))
+    driver.gives_pixels = True
+    driver.run()
+
+
 def test_a_refused_picture_ends_all_who_need_it_and_nobody_else():
     """Sequences without the picture go on; a later one may ask for it again."""
     driver = Driver(gives_pixels=False)

@@ -142,6 +142,13 @@ def test_batches_take_a_value_for_each_prompt(site) -> None:
     assert [r.parts[0] for r in site.client.requests[-2:]] == [PICTURE, PICTURE]
 
 
+@pytest.mark.parametrize("field", ["text", "rid"])
+def test_refusals_name_both_forms(site, field) -> None:
+    """Where one string or a list may stand, the refusal of a number says so."""
+    message = generate(site, **{"text": "a", field: 5}).json()["error"]["message"]
+    assert message == f"{field} is 5, allowed is a string or a list of strings"
+
+
 def test_streams_are_cumulative(site) -> None:
     """Text and ids so far in every event, a finish in the last, then the end."""
     events = events_of(generate(site, text="héy", stream=True))

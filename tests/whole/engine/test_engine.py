@@ -277,3 +277,21 @@ def test_plain_calls(engine: Engine) -> None:
     assert "".join(output.text for output in streamed) == chat.text
     with pytest.raises(BadRequest):
         engine.generate("x", sampling_params={"max_tokens": 5})
+    for message in ({"role": "user"}, "hi", {"role": "user", "content": ["hi"]}):
+        with pytest.raises(BadRequest):
+            engine.chat([message])
+
+
+def test_ends_are_counted_as_their_callers_heard_them(engine: Engine) -> None:
+    """A stop text that completes with the last allowed token counts as a stop."""
+    ended = 'finished_total{reason="stop"}'
+    sampling = SamplingParams(max_new_tokens=12, temperature=0.0, ignore_eos=True)
+    whole = collect(ask(engine, TextPart("end"), sampling=sampling).outputs())
+    stop = (whole.text[-1:],)
+    if whole.text.index(stop[0]) < len(whole.text) - 1:
+        stop = (whole.text[-3:],)
+    before = engine.counters()[ended]
+    sampling = SamplingParams(max_new_tokens=12, temperature=0.0, ignore_eos=True, stop=stop)
+    answer = collect(ask(engine, TextPart("end"), sampling=sampling).outputs())
+    assert answer.finishes[0].reason == "stop"
+    assert engine.counters()[ended] == before + 1

@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import httpx
@@ -140,3 +141,24 @@ def test_ends_are_counted_by_reason(narrow: str) -> None:
     assert rise("mmserve_request_errors_total[code=bad_request]") == 1
     falls = [k for k in before if k.split("[")[0].endswith("_total") and rise(k) < 0]
     assert falls == []
+
+
+def test_a_server_that_stops_says_so_to_those_it_still_answers() -> None:
+    """A plain request ends with 503 and its reason, a stream with that error as an event."""
+    from support.checkpoints import tiny_llava  # noqa: PLC0415
+
+    engine = Engine(model=str(tiny_llava(context=CONTEXT)), num_slots=40_000, threads=1)
+    with engine, ThreadPoolExecutor() as pool:
+        with RunningServer(engine, ServerConfig(port=0)) as server:
+            route = f"{server.url}/v1/chat/completions"
+            plain, stream = (
+                pool.submit(httpx.post, route, json=body(5000, stream=is_stream), timeout=20)
+                for is_stream in (False, True)
+            )
+            wait_until(lambda: engine.counters()["generated_tokens_total"] > 20, 10)
+            start = time.monotonic()
+        assert time.monotonic() - start < 2
+        answer, events = plain.result(), stream.result().text
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "shutting_down"
+    assert '"code":"shutting_down"' in events
