@@ -79,9 +79,22 @@ __all__ = [
 ]
 
 
+_NOT_HERE = {
+    "Anthropic": "this version has Engine and RuntimeEndpoint",
+    "LiteLLM": "this version has Engine and RuntimeEndpoint",
+    "OpenAI": "this version has Engine and RuntimeEndpoint",
+    "Runtime": "start `mmserve serve` and use RuntimeEndpoint(url)",
+    "VertexAI": "use RuntimeEndpoint or Engine",
+    "pin": "prefixes are kept by the radix tree; nothing needs pinning",
+    "separate_reasoning": "this version keeps reasoning in the text",
+}
+"""Names that programs written for SGLang may use, and what to use instead."""
+
+
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
     if name == "Engine":
         from mmserve.engine import Engine
 
         return Engine
-    raise AttributeError(f"module 'mmserve' has no attribute {name!r}")
+    hint = f": {_NOT_HERE[name]}" if name in _NOT_HERE else ""
+    raise AttributeError(f"module 'mmserve' has no attribute {name!r}{hint}")

@@ -1,7 +1,4 @@
-"""Writes the reference pages from what the code declares.
-
-    python docs/reference/generate.py
-"""
+"""Writes the reference pages from what the code declares; run it after a change there."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from mmserve.core import BadRequest, MmserveError
 __all__ = ["app", "main"]
 
 _EXIT_CODES = (
-    "Exit codes: 0 done; 1 failed or not finished; 2 wrong use (flags, files, values); "
+    "Exit codes: 0 done; 1 failed or not finished; 2 wrong use (flags and their values); "
     "3 finished, but some rows failed (video-qa); 130 interrupted."
 )
 

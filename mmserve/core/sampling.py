@@ -102,6 +102,10 @@ def check_sampling(params: SamplingParams, vocab_size: int) -> None:
         _check_type("seed", params.seed, Integral)
         if not -(2**63) <= params.seed < 2**64:
             raise BadRequest("seed does not fit in 64 bits", field="seed", reason="range")
+    most, least = params.max_new_tokens, params.min_new_tokens
+    if most is not None and least > most:
+        message = f"min_new_tokens is {least}, more than max_new_tokens {most}"
+        raise BadRequest(message, field="min_new_tokens", reason="range")
     if params.constraint is not None:
         _check_type("constraint", params.constraint, Constraint)
     _check_lists(params, vocab_size)

@@ -91,7 +91,7 @@ def chat_parts(messages: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
     return (*map(_turn, messages), Turn("assistant", (), is_open=True))
 
 
-def _turn(message: Mapping[str, Any]) -> Turn:
+def _turn(message: object) -> Turn:
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         hint = "each message is a mapping with role and content"
         raise BadRequest(
@@ -108,7 +108,7 @@ def _content(content: object) -> tuple[TextPart | ImagePart | VideoPart, ...]:
     return tuple(_content_part(part) for part in content)
 
 
-def _content_part(part: Mapping[str, Any]) -> TextPart | ImagePart | VideoPart:
+def _content_part(part: object) -> TextPart | ImagePart | VideoPart:
     if not isinstance(part, Mapping):
         hint = "each part is a text, or a mapping with its type"
         raise BadRequest("a part is no mapping", field="content", reason="type", hint=hint)

@@ -125,7 +125,9 @@ class Intake:
             raise ContextTooLong(
                 f"the prompt has {prompt.num_tokens} tokens ({text} of text, {media} of media) "
                 f"and needs {num_new} more for an answer, the limit is {limit}",
-                hint="send fewer or smaller pictures, fewer frames, or less text",
+                hint="send fewer or smaller pictures, or less text"
+                if media
+                else "send less text",
                 tokens=num_tokens,
                 limit_tokens=limit,
                 text_tokens=text,

@@ -62,7 +62,10 @@ def _info(
     dtype: torch.dtype,
 ) -> ModelInfo:
     text = model.decoder.config
-    context = min(config.context_length or text.max_positions, text.max_positions)
+    context = config.context_length or text.max_positions
+    if context > text.max_positions:
+        message = f"context_length is {context}, the model was made for {text.max_positions}"
+        raise BadRequest(message, field="context_length", reason="range")
     per_token = kv_bytes_per_token(text, dtype)
     most = config.sched.max_running * context
     inner = raw.get("text_config") or {}
@@ -85,9 +88,14 @@ def _info(
 
 
 def _device(name: str) -> torch.device:
+    has_cuda = torch.cuda.is_available()
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+        return torch.device("cuda" if has_cuda else "cpu")
+    if name == "cpu" or (has_cuda and name.partition(":")[0] == "cuda"):
+        return torch.device(name)
+    usable = "auto, cpu, cuda" if has_cuda else "auto and cpu"
+    message = f"device is {name!r}, usable here are {usable}"
+    raise BadRequest(message, field="device", reason="unknown")
 
 
 def _dtype(name: str, raw: Mapping[str, Any], device: torch.device) -> torch.dtype:

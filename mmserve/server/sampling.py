@@ -116,14 +116,10 @@ def build_sampling(
     except BadRequest as error:
         core_name = error.param or ""
         wire_name = names.get(core_name, core_name)
-        message = error.message.replace(core_name, wire_name, 1)
+        message = " ".join(names.get(word, word) for word in error.message.split(" "))
         raise BadRequest(
             message, hint=error.hint, **{**error.fields, "field": wire_name}
         ) from None
-    if params.max_new_tokens is not None and params.min_new_tokens > params.max_new_tokens:
-        low, high = (names.get(n, n) for n in ("min_new_tokens", "max_new_tokens"))
-        message = f"{low} is {params.min_new_tokens}, more than {high} {params.max_new_tokens}"
-        raise BadRequest(message, field=low, reason="range")
     return params
 
 

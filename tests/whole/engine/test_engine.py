@@ -6,6 +6,7 @@ import io
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -285,13 +286,12 @@ def test_plain_calls(engine: Engine) -> None:
 def test_ends_are_counted_as_their_callers_heard_them(engine: Engine) -> None:
     """A stop text that completes with the last allowed token counts as a stop."""
     ended = 'finished_total{reason="stop"}'
-    sampling = SamplingParams(max_new_tokens=12, temperature=0.0, ignore_eos=True)
-    whole = collect(ask(engine, TextPart("end"), sampling=sampling).outputs())
-    stop = (whole.text[-1:],)
-    if whole.text.index(stop[0]) < len(whole.text) - 1:
-        stop = (whole.text[-3:],)
+    letters = Constraint("choices", '["abcdefgh"]')
+    cut = SamplingParams(max_new_tokens=4, temperature=0.0, constraint=letters)
+    whole = collect(ask(engine, TextPart("end"), sampling=cut).outputs())
+    assert whole.finishes[0].reason == "length"
     before = engine.counters()[ended]
-    sampling = SamplingParams(max_new_tokens=12, temperature=0.0, ignore_eos=True, stop=stop)
-    answer = collect(ask(engine, TextPart("end"), sampling=sampling).outputs())
+    stopped = replace(cut, stop=(whole.text[-1],))
+    answer = collect(ask(engine, TextPart("end"), sampling=stopped).outputs())
     assert answer.finishes[0].reason == "stop"
     assert engine.counters()[ended] == before + 1
