@@ -137,6 +137,9 @@ def test_bad_rows_do_not_touch_good_ones(client, progress_bar):
     assert isinstance(states[5].error(), MediaRefused)
     with pytest.raises(ValueError, match="row 2"):
         states[2].text()
+    deadline = time.monotonic() + 10
+    while client.num_running and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert client.num_running == 0
 
 
