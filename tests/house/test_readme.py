@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -51,3 +52,12 @@ def test_python_blocks_run(block: str, tmp_path: Path) -> None:
 def test_examples_run(name: str) -> None:
     """The examples run as a newcomer would start them."""
     assert run(sys.executable, ROOT / "examples" / name)
+
+
+def test_figures_are_those_of_the_recorded_run() -> None:
+    """The README's speed figures are in the record that it names."""
+    summary = json.loads((ROOT / "benchmarks/results/image_qa.json").read_text())["summary"]
+    told = between("bench")
+    for name in ("speedup_vs_transformers_sequential", "speedup_vs_transformers_batched"):
+        assert f"{summary[name]:.1f}x" in told
+    assert f"{summary['computed_over_least']:.3f}" in told
