@@ -10,7 +10,10 @@ import time
 import pytest
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
+
 import mmserve.lang as sgl
 from mmserve.testing.fake_client import FakeClient
 
