@@ -67,14 +67,14 @@ Answer = Callable[[tuple[Image.Image, ...], tuple[tuple[str, str], ...], str], s
 AnswerAll = Callable[[Sequence[Case]], Sequence[str]]
 
 
-def cases(num_scenes: int, num_clips: int) -> Iterator[Case]:
-    """Every question of the first held-out scenes and clips."""
-    for seed in TEST_SEEDS[:num_scenes]:
+def cases(num_scenes: int, num_clips: int, first: int = 0) -> Iterator[Case]:
+    """Every question of held-out scenes and clips, from number `first` on."""
+    for seed in TEST_SEEDS[first : first + num_scenes]:
         made = scene(seed)
         for q in made.questions:
             images = (made.image, q.other_image) if q.other_image else (made.image,)
             yield Case(q.kind, images, None, q.history, q.question, q.answer)
-    for seed in TEST_SEEDS[:num_clips]:
+    for seed in TEST_SEEDS[first : first + num_clips]:
         film = clip(seed)
         for q in film.questions:
             yield Case(q.kind, film.frames, film.mp4, q.history, q.question, q.answer)

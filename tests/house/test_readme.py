@@ -24,7 +24,7 @@ def between(name: str) -> str:
 def masked(transcript: str) -> str:
     """A transcript without what may differ: times, and which question came first to a clip."""
     without = re.sub(r"\d+ +[\d.,]+ ?ms", "# ms", transcript)
-    return re.sub(r"[ ─━]+", " ", without).strip()
+    return re.sub(r" *\n", "\n", re.sub(r"[ ─━]+", " ", without)).strip()
 
 
 def run(*words: str | Path) -> str:
