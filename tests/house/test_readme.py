@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from mmserve.core import ServerConfig
+from mmserve.engine import Engine
+from mmserve.server import RunningServer
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -40,7 +44,11 @@ def test_the_transcript_is_what_the_demo_prints() -> None:
     assert masked(printed) == masked(between("demo").replace("```\n", ""))
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.S))
+GUIDES = "".join(path.read_text() for path in sorted((ROOT / "docs/guides").glob("*.md")))
+BLOCKS = re.findall(r"```python\n(.*?)```", README + GUIDES, re.S)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
 def test_python_blocks_run(block: str, tmp_path: Path) -> None:
     """Every Python block that is not marked no-run runs as it stands."""
     program = tmp_path / "block.py"
@@ -52,6 +60,15 @@ def test_python_blocks_run(block: str, tmp_path: Path) -> None:
 def test_examples_run(name: str) -> None:
     """The examples run as a newcomer would start them."""
     assert run(sys.executable, ROOT / "examples" / name)
+
+
+def test_the_openai_example_runs() -> None:
+    """The unmodified `openai` client talks to a served `tabletop`, and its second call hits."""
+    config = ServerConfig(port=0)
+    with Engine(model="tabletop", threads=1) as engine, RunningServer(engine, config) as server:
+        printed = run(sys.executable, ROOT / "examples/openai_client.py", server.url)
+    cached = [int(count) for count in re.findall(r"(\d+) cached", printed)]
+    assert cached[0] < 36 < cached[1]
 
 
 def test_figures_are_those_of_the_recorded_run() -> None:
