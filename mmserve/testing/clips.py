@@ -27,7 +27,8 @@ class Clip:
     """A video, the pictures it was made of, its ground truth and questions about it.
 
     `mp4` is H.264 in MP4 at two frames a second; `frames` are the pictures before coding, RGB,
-    288 x 288, one for each frame of the video.
+    288 x 288, one for each frame of the video. Frames and questions follow from the seed; the
+    coded bytes may differ in a few places, since FFmpeg's colour conversion is not bit-exact.
     """
 
     seed: int
