@@ -28,7 +28,7 @@ class Clip:
 
     `mp4` is H.264 in MP4 at two frames a second; `frames` are the pictures before coding, RGB,
     288 x 288, one for each frame of the video. Frames and questions follow from the seed; the
-    coded bytes may differ in a few places, since FFmpeg's colour conversion is not bit-exact.
+    coded bytes have been seen to differ between two encodings of the same frames.
     """
 
     seed: int
