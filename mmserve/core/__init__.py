@@ -7,7 +7,9 @@ Uses the standard library and numpy only. Every room may import it; it imports n
 
 from mmserve.core.config import (
     EngineConfig,
+    Eviction,
     MediaConfig,
+    Policy,
     SchedConfig,
     ServerConfig,
     default_threads,
@@ -39,6 +41,9 @@ from mmserve.core.model import (
     ModelInfo,
 )
 from mmserve.core.output import (
+    CacheKind,
+    CacheOutcome,
+    CacheUse,
     Finish,
     FrameReport,
     Output,
@@ -46,6 +51,10 @@ from mmserve.core.output import (
     Timing,
     TokenLogprob,
     Usage,
+    cache_table,
+    cache_uses,
+    read_cache_table,
+    total_usage,
 )
 from mmserve.core.plan import (
     EncodeItem,
@@ -87,6 +96,10 @@ from mmserve.core.sampling import (
     SamplingParams,
     check_sampling,
 )
+from mmserve.core.series import (
+    parse_series,
+    series_key,
+)
 
 __all__ = [
     "Aborted",
@@ -95,6 +108,9 @@ __all__ = [
     "Broken",
     "Busy",
     "BytesSource",
+    "CacheKind",
+    "CacheOutcome",
+    "CacheUse",
     "CallTimeout",
     "Client",
     "Constraint",
@@ -103,6 +119,7 @@ __all__ = [
     "ContextTooLong",
     "EncodeItem",
     "EngineConfig",
+    "Eviction",
     "FeatureUse",
     "Finish",
     "ForwardPlan",
@@ -124,6 +141,7 @@ __all__ = [
     "Part",
     "PathSource",
     "PlanRow",
+    "Policy",
     "ProgramMisuse",
     "Prompt",
     "PromptReport",
@@ -151,6 +169,12 @@ __all__ = [
     "Usage",
     "VideoPart",
     "WeightMismatch",
+    "cache_table",
+    "cache_uses",
     "check_sampling",
     "default_threads",
+    "parse_series",
+    "read_cache_table",
+    "series_key",
+    "total_usage",
 ]

@@ -6,18 +6,44 @@ Only this file reads the environment.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import sys
+from collections.abc import Iterable
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from mmserve.core.errors import BadRequest
 
-__all__ = ["EngineConfig", "MediaConfig", "SchedConfig", "ServerConfig", "default_threads"]
+__all__ = [
+    "EngineConfig",
+    "Eviction",
+    "MediaConfig",
+    "Policy",
+    "SchedConfig",
+    "ServerConfig",
+    "default_threads",
+]
 
 _MIB = 1 << 20
+_FINITE = sys.float_info.max
+
+Policy = Literal[
+    "longest-prefix", "fcfs", "priority", "dfs-weight", "shortest-prefill", "random"
+]
+Eviction = Literal["lru", "lfu", "slru", "cost"]
 
 
-def _setting(default: Any, doc: str) -> Any:  # noqa: ANN401
-    return field(default=default, metadata={"doc": doc})
+def _setting(
+    default: Any,  # noqa: ANN401
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    is_above: bool = False,
+    is_secret: bool = False,
+) -> Any:  # noqa: ANN401
+    """A field; numbers from `low` (without it, if `is_above`) to `high`, if these are given."""
+    limits = {} if low is None else {"low": low, "high": high, "is_above": is_above}
+    return field(default=default, metadata={"doc": doc, **limits}, repr=not is_secret)
 
 
 def default_threads() -> int:
@@ -29,27 +55,75 @@ def default_threads() -> int:
 class SchedConfig:
     """Budgets and limits of the scheduler."""
 
-    max_step_tokens: int = _setting(2048, "most tokens computed in one step")
-    chunk_tokens: int = _setting(1024, "most prompt tokens of one sequence in one step")
+    max_step_tokens: int = _setting(2048, "most tokens computed in one step", low=1)
+    chunk_tokens: int = _setting(1024, "most prompt tokens of one sequence in one step", low=1)
     max_step_patches: int = _setting(16384, "most picture patches encoded in one step")
-    max_running: int = _setting(128, "most sequences that hold KV at once")
-    page_tokens: int = _setting(1, "tokens per page of KV")
+    max_running: int = _setting(128, "most sequences that hold KV at once", low=1)
+    page_tokens: int = _setting(1, "tokens per page of KV", low=1, high=64)
     feature_cache_tokens: int = _setting(32768, "most encoded picture tokens kept")
     radix_cache: bool = _setting(default=True, doc="keep KV of finished sequences for reuse")
-    policy: Literal["longest-prefix", "fcfs"] = _setting(
-        "longest-prefix", "order of waiting requests"
+    policy: Policy = _setting(  # noqa: RUF009 - a field; the linter does not know the alias
+        "longest-prefix", "order of the waiting requests of one client"
     )
-    max_wait_overtakes: int = _setting(
-        16, "later arrivals that may start before a waiting request does"
+    eviction: Eviction = _setting(  # noqa: RUF009 - as above
+        "lru", "which cached KV goes first when slots are needed"
     )
-    max_waiting: int = _setting(100_000, "most waiting sequences; more are refused as busy")
+    fairness: bool = _setting(
+        default=True, doc="give clients their shares of service before locality counts"
+    )
+    quantum_tokens: int = _setting(
+        8192, "service of one client, in prefill tokens, before another one's turn", low=1
+    )
+    client_weights: tuple[tuple[str, float], ...] = _setting(
+        (), "share of a client against 1 of the others, as name=weight"
+    )
+    client_priorities: tuple[tuple[str, int], ...] = _setting(
+        (), "class of a client, higher goes first, as name=priority"
+    )
+    decode_cost: float = _setting(
+        2.0, "service charged for a generated token, in prefill tokens", low=0
+    )
+    patch_cost: float = _setting(
+        0.25, "service charged for a patch encoded, in prefill tokens", low=0
+    )
+    media_ms_cost: float = _setting(
+        1.0, "service charged for a millisecond of media decoding, in prefill tokens", low=0
+    )
+    max_sweep_joiners: int = _setting(
+        8, "newcomers that may join a sweep, besides as many as it began with; 0: none", low=0
+    )
+    max_passes: int = _setting(
+        16, "others that may start before a request for which there are no slots", low=0
+    )
+    max_waiting: int = _setting(
+        100_000, "most waiting sequences; more are refused as busy", low=1
+    )
+    target_itl_ms: float | None = _setting(
+        None,
+        "most milliseconds between two tokens of a running answer; default: no target",
+        low=0,
+        is_above=True,
+    )
+    history_tokens: int | None = _setting(
+        None, "evicted tokens remembered to explain misses; default: as many as slots", low=0
+    )
 
     def __post_init__(self) -> None:
-        """Raise BadRequest for a limit under which no request would ever run."""
-        for name in ("max_step_tokens", "chunk_tokens", "max_running", "page_tokens"):
-            if getattr(self, name) < 1:
-                message = f"{name} is {getattr(self, name)}, the least is 1"
-                raise BadRequest(message, field=name, reason="range")
+        """Raise BadRequest for a value with which requests would never run, or in no order."""
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if value is not None and "low" in spec.metadata:
+                _check_range(spec, value)
+        _check_word("policy", self.policy, get_args(Policy))
+        _check_word("eviction", self.eviction, get_args(Eviction))
+        _check_names("client_weights", self.client_weights)
+        _check_names("client_priorities", self.client_priorities)
+        for client, weight in self.client_weights:
+            if not 0 < weight <= _FINITE:
+                message = (
+                    f"client_weights of {client!r} is {weight}, it must be above 0 and finite"
+                )
+                raise BadRequest(message, field="client_weights", reason="range")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,5 +176,46 @@ class ServerConfig:
 
     host: str = _setting("127.0.0.1", "address to listen on")
     port: int = _setting(30000, "port to listen on; 0 picks a free one")
-    api_key: str | None = _setting(None, "key that clients must send as a bearer token")
+    api_key: str | None = _setting(
+        None, "key that clients must send as a bearer token", is_secret=True
+    )
+    client_keys: tuple[tuple[str, str], ...] = _setting(
+        (),
+        "key of one client, as name=key; given any, all requests need one of these or api_key",
+        is_secret=True,
+    )
     max_body_bytes: int = _setting(100 * _MIB, "most bytes of a request body")
+
+    def __post_init__(self) -> None:
+        """Raise BadRequest for keys that would let everybody pass or tell nobody apart."""
+        _check_names("client_keys", self.client_keys)
+        keys = [key for _, key in self.client_keys]
+        if not all(keys) or len({*keys, self.api_key}) <= len(keys):
+            message = "client_keys has an empty key, or one that somebody else has"
+            raise BadRequest(message, field="client_keys", reason="value")
+
+
+def _check_range(spec: Field[Any], value: float) -> None:
+    low, high, is_above = (spec.metadata[name] for name in ("low", "high", "is_above"))
+    most = _FINITE if high is None else high
+    if low <= value <= most and not (is_above and value == low):
+        return
+    limit = "it must be finite" if high is None else f"the most is {high:g}"
+    if value <= low:
+        limit = f"it must be above {low:g}" if is_above else f"the least is {low:g}"
+    raise BadRequest(f"{spec.name} is {value}, {limit}", field=spec.name, reason="range")
+
+
+def _check_word(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        words = ", ".join(allowed)
+        raise BadRequest(f"{name} is {value!r}, allowed is {words}", field=name, reason="value")
+
+
+def _check_names(name: str, pairs: Iterable[tuple[str, object]]) -> None:
+    seen: set[str] = set()
+    for client, _ in pairs:
+        if client in seen:
+            message = f"{name} names {client!r} twice"
+            raise BadRequest(message, field=name, reason="conflict")
+        seen.add(client)

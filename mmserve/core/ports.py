@@ -108,7 +108,7 @@ class Client(Protocol):
         ...
 
     def counters(self) -> dict[str, float]:
-        """Counters and gauges by Prometheus name, without the `mmserve_` prefix. Pure."""
+        """Counters and gauges by `series_key`, without the `mmserve_` prefix. Pure."""
         ...
 
     def drawing(self, room: str) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mmserve.core import BadRequest, Prompt
 
-__all__ = ["OFFSET_BITS", "Interner", "media_parts", "prefix_keys"]
+__all__ = ["OFFSET_BITS", "Interner", "media_parts", "media_start", "prefix_keys"]
 
 OFFSET_BITS = 20
 
@@ -76,3 +76,13 @@ def media_parts(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
     items = np.where(is_text, -1, codes >> OFFSET_BITS)
     offsets = np.where(is_text, -1, codes & ((1 << OFFSET_BITS) - 1))
     return items, offsets
+
+
+def media_start(keys: NDArray[np.int64], position: int) -> int:
+    """Where the run of one media item begins that has the token at `position`. Pure."""
+    items, offsets = media_parts(keys[: position + 1])
+    is_other = (items != items[position]) | (
+        offsets - np.arange(position + 1) != (offsets[position] - position)
+    )
+    others = np.flatnonzero(is_other)
+    return int(others[-1]) + 1 if len(others) else 0

@@ -5,45 +5,70 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Node"]
+__all__ = ["Label", "Node"]
+
+Label = int | bytes
+"""By which a parent finds a child: its first key, or the bytes of its first page of keys."""
 
 
 class Node:
-    """A run of keys and the KV slots that hold them.
+    """A run of keys, and the KV slots that hold them, or None: then the node is a *ghost*.
 
-    `users` counts pins on this node and on all below it; `stamp` is the tick of the last use;
-    `hits` counts matches that took tokens of it. A root has no keys, but a `namespace`.
-    Written by `RadixTree` only.
+    A ghost stands for tokens without KV: a waiting sequence will want them (it has guests), or
+    they were here and were evicted (it is remembered), or both. All that lies below a ghost is
+    a ghost. Written by `RadixTree` only.
+
+    Args:
+        depth: tokens from the root to the end of this run.
+        namespace: set on a root, which has no keys and is never a ghost.
+        stamp: tick of the last use; worth: what the eviction policy thinks of it.
+        users: pins on this node and on all below it.
+        hits: matches that took tokens of it.
+        guests: sequences hung here or below, by client; num_own: those hung exactly here.
+        num_resident: children that are not ghosts.
     """
 
     __slots__ = (
         "children",
+        "depth",
+        "guests",
         "hits",
+        "is_remembered",
         "keys",
         "namespace",
+        "num_own",
+        "num_resident",
         "parent",
         "slots",
         "stamp",
         "users",
+        "worth",
     )
 
     def __init__(
         self,
         parent: Node | None,
         keys: NDArray[np.int64],
-        slots: NDArray[np.int64],
+        slots: NDArray[np.int64] | None,
         *,
+        depth: int = 0,
         stamp: int = 0,
         namespace: str | None = None,
     ) -> None:
         self.parent = parent
         self.keys = keys
         self.slots = slots
+        self.depth = depth
         self.stamp = stamp
+        self.worth = 0.0
         self.namespace = namespace
-        self.children: dict[int, Node] = {}
+        self.children: dict[Label, Node] = {}
+        self.num_resident = 0
         self.users = 0
         self.hits = 0
+        self.guests: dict[str, int] = {}
+        self.num_own = 0
+        self.is_remembered = False
 
     @property
     def num_tokens(self) -> int:
@@ -51,9 +76,19 @@ class Node:
         return len(self.keys)
 
     @property
+    def is_ghost(self) -> bool:
+        """Whether its tokens have no KV."""
+        return self.slots is None
+
+    @property
     def is_evictable_leaf(self) -> bool:
-        """Whether nothing uses it and nothing lies below."""
-        return self.parent is not None and self.users == 0 and not self.children
+        """Whether it holds slots that nothing uses, and nothing below holds any."""
+        return (
+            self.users == 0
+            and self.num_resident == 0
+            and self.slots is not None
+            and self.parent is not None
+        )
 
     @property
     def is_root(self) -> bool:

@@ -1,11 +1,14 @@
-"""Which slots of the KV store are free.
+"""Which slots of the KV store are free, page by page.
 
 Attention reads a contiguous run of slots without gathering, so a taker gets, in this order:
 
-    1  the slots right after its last one, if they are free
-    2  the lowest run that starts a block of 32 wholly free slots: room to grow in place
-    3  the lowest run that is long enough
-    4  the lowest free slots
+    1  what is left of the page of its last slot, which is its own already
+    2  the pages right after that, if they are free
+    3  the lowest run of wholly free blocks that is long enough: room to grow in place
+    4  a run that is long enough in the next few blocks, going round
+    5  free pages wherever they come next, going round
+
+A page is taken and freed as a whole: it is freed with its first slot.
 """
 
 from __future__ import annotations
@@ -17,96 +20,153 @@ from mmserve.core import LedgerBroken
 
 __all__ = ["SlotPool"]
 
-_BLOCK = 32
+_BLOCK_SLOTS = 32
+_WINDOW_PAGES = 2048
+"""Pages in which a run is looked for: 10 us; a whole pool of a million would be 1 ms."""
+_NONE = np.empty(0, dtype=np.int64)
 
 
 class SlotPool:
-    """Free list of `num_slots` slots, numbered from 0."""
+    """Free list of the pages that `num_slots` slots, numbered from 0, make up."""
 
-    def __init__(self, num_slots: int) -> None:
-        self.num_slots = num_slots
-        self.num_free = num_slots
-        self._is_free = np.ones(num_slots, dtype=np.bool_)
-        self._taken_of_block = np.zeros(-(-num_slots // _BLOCK), dtype=np.int64)
+    def __init__(self, num_slots: int, page_tokens: int = 1) -> None:
+        self.page_tokens = page_tokens
+        num_pages = num_slots // page_tokens
+        self.num_slots = num_pages * page_tokens
+        self.num_free = self.num_slots
+        """Slots of free pages."""
+        self._block_pages = max(1, _BLOCK_SLOTS // page_tokens)
+        num_blocks = -(-num_pages // self._block_pages)
+        self._is_free = np.ones(num_pages, dtype=np.bool_)
+        self._num_free_of_block = np.full(num_blocks, self._block_pages, dtype=np.int32)
+        if num_pages % self._block_pages:
+            self._num_free_of_block[-1] = num_pages % self._block_pages
+        self._cursor = 0
+        """Block where the search for single pages goes on."""
+
+    def num_left_after(self, num_held: int) -> int:
+        """Slots left in the last page of a taker that holds `num_held` slots. Pure."""
+        return -num_held % self.page_tokens
 
     def allocate(self, num_tokens: int, *, after: int | None = None) -> NDArray[np.int64]:
         """Slots int64 [num_tokens], contiguous where possible, right behind `after` at best.
 
+        Args:
+            num_tokens: slots wanted.
+            after: the taker's last slot; what is left of its page is used first.
+
         Raises:
             LedgerBroken: fewer are free; ask `num_free` first.
 
-        Changes: the slots are no longer free.
-        Cost: O(num_tokens) if the slots behind `after` are free, else a scan of the pool.
+        Changes: the pages are no longer free.
+        Cost: O(num_tokens) if the pages behind `after` are free, else a look at every block.
         """
-        if num_tokens > self.num_free:
-            message = f"{num_tokens} slots asked for, {self.num_free} are free"
-            raise LedgerBroken(message, want=num_tokens, free=self.num_free)
-        if num_tokens == 1 and after is not None and self._is_free[after + 1 : after + 2].any():
-            return self._take_one(after + 1)
-        slots = self._choose(num_tokens, after)
-        self._is_free[slots] = False
-        np.add.at(self._taken_of_block, slots // _BLOCK, 1)
-        self.num_free -= num_tokens
-        return slots
+        size = self.page_tokens
+        if num_tokens == 1 and after is not None and (after + 1) % size:
+            return np.array((after + 1,), dtype=np.int64)
+        num_left = 0 if after is None else min(num_tokens, -(after + 1) % size)
+        num_pages = -(-(num_tokens - num_left) // size)
+        if num_pages * size > self.num_free:
+            message = f"{num_pages} pages of {size} asked for, {self.num_free} slots are free"
+            raise LedgerBroken(message, want=num_pages * size, free=self.num_free)
+        next_page = None if after is None else (after + 1 + num_left) // size
+        pages = self._take(num_pages, next_page)
+        if size == 1:
+            return pages
+        slots = (pages[:, None] * size + np.arange(size)).ravel()[: num_tokens - num_left]
+        if after is None or not num_left:
+            return slots
+        return np.concatenate((np.arange(after + 1, after + 1 + num_left), slots))
 
     def give_back(self, slots: NDArray[np.int64]) -> None:
-        """Free slots int64 [n]. Changes: they may be allocated again.
+        """Free the pages whose first slot is among slots int64 [n].
 
         Raises:
             LedgerBroken: one of them is free already, or comes twice.
+
+        Changes: they may be allocated again.
         """
-        if not len(slots):
+        size = self.page_tokens
+        pages = slots if size == 1 else slots[slots % size == 0] // size
+        if not len(pages):
             return
-        if self._is_free[slots].any() or len(np.unique(slots)) != len(slots):
+        if self._is_free[pages].any() or len(np.unique(pages)) != len(pages):
             raise LedgerBroken("a slot was freed twice", num_slots=len(slots))
-        self._is_free[slots] = True
-        np.subtract.at(self._taken_of_block, slots // _BLOCK, 1)
-        self.num_free += len(slots)
+        self._is_free[pages] = True
+        np.add.at(self._num_free_of_block, pages // self._block_pages, 1)
+        self.num_free += len(pages) * size
 
     def free_slots(self) -> NDArray[np.int64]:
-        """All free slots, ascending. Pure."""
-        return np.flatnonzero(self._is_free)
+        """All slots of free pages, ascending. Pure."""
+        pages = np.flatnonzero(self._is_free)
+        return (pages[:, None] * self.page_tokens + np.arange(self.page_tokens)).ravel()
 
     def verify(self) -> None:
         """Raise LedgerBroken if the counts disagree with the list. Pure."""
-        num_free = int(self._is_free.sum())
+        num_free = int(self._is_free.sum()) * self.page_tokens
         if num_free != self.num_free:
             message = f"{num_free} slots are free, {self.num_free} are counted"
             raise LedgerBroken(message, want=num_free, got=self.num_free)
-        taken = np.bincount(
-            np.flatnonzero(~self._is_free) // _BLOCK, minlength=len(self._taken_of_block)
-        )
-        if not np.array_equal(taken, self._taken_of_block):
-            raise LedgerBroken("slots taken of a block are miscounted")
+        blocks = np.flatnonzero(self._is_free) // self._block_pages
+        free = np.bincount(blocks, minlength=len(self._num_free_of_block))
+        if not np.array_equal(free, self._num_free_of_block):
+            raise LedgerBroken("free pages of a block are miscounted")
 
-    def _take_one(self, slot: int) -> NDArray[np.int64]:
-        """The way of every generated token, so without vector work: 1 us."""
-        self._is_free[slot] = False
-        self._taken_of_block[slot // _BLOCK] += 1
-        self.num_free -= 1
-        return np.array((slot,), dtype=np.int64)
+    def _take(self, num_pages: int, next_page: int | None) -> NDArray[np.int64]:
+        """Pages int64 [num_pages]; the counts follow."""
+        if not num_pages:
+            return _NONE
+        if (
+            num_pages == 1
+            and next_page is not None
+            and self._is_free[next_page : next_page + 1].any()
+        ):
+            return self._take_one(next_page)
+        pages = self._choose(num_pages, next_page)
+        self._is_free[pages] = False
+        np.subtract.at(self._num_free_of_block, pages // self._block_pages, 1)
+        self.num_free -= num_pages * self.page_tokens
+        return pages
 
-    def _choose(self, num_tokens: int, after: int | None) -> NDArray[np.int64]:
-        if after is not None:
-            run = self._is_free[after + 1 : after + 1 + num_tokens]
-            if len(run) == num_tokens and run.all():
-                return np.arange(after + 1, after + 1 + num_tokens)
-        num_blocks = -(-num_tokens // _BLOCK)
-        block = _lowest_run(self._taken_of_block == 0, num_blocks)
-        if block is not None and block * _BLOCK + num_tokens <= self.num_slots:
-            return np.arange(block * _BLOCK, block * _BLOCK + num_tokens)
-        if num_tokens == 1:
-            return np.array([self._is_free.argmax()], dtype=np.int64)
-        start = _lowest_run(self._is_free, num_tokens)
-        if start is not None:
-            return np.arange(start, start + num_tokens)
-        return np.flatnonzero(self._is_free)[:num_tokens]
+    def _take_one(self, page: int) -> NDArray[np.int64]:
+        """The way of nearly every generated token, so without vector work: 1 us."""
+        self._is_free[page] = False
+        self._num_free_of_block[page // self._block_pages] -= 1
+        self.num_free -= self.page_tokens
+        return np.array((page,), dtype=np.int64)
+
+    def _choose(self, num_pages: int, next_page: int | None) -> NDArray[np.int64]:
+        if next_page is not None:
+            run = self._is_free[next_page : next_page + num_pages]
+            if len(run) == num_pages and run.all():
+                return np.arange(next_page, next_page + num_pages)
+        size = self._block_pages
+        block = _lowest_run(self._num_free_of_block == size, -(-num_pages // size))
+        if block is not None:
+            return np.arange(block * size, block * size + num_pages)
+        start = self._cursor * size
+        run_start = _lowest_run(self._is_free[start : start + _WINDOW_PAGES], num_pages)
+        if run_start is not None:
+            return np.arange(start + run_start, start + run_start + num_pages)
+        return self._gather(num_pages)
+
+    def _gather(self, num_pages: int) -> NDArray[np.int64]:
+        """Free pages of as few blocks as come first, from the cursor on."""
+        free = np.roll(self._num_free_of_block, -self._cursor)
+        num_blocks = int(np.searchsorted(np.cumsum(free), num_pages)) + 1
+        blocks = (np.arange(num_blocks) + self._cursor) % len(free)
+        self._cursor = int(blocks[-1])
+        pages = (blocks[:, None] * self._block_pages + np.arange(self._block_pages)).ravel()
+        pages = pages[pages < len(self._is_free)]
+        free_pages: NDArray[np.int64] = pages[self._is_free[pages]][:num_pages]
+        return free_pages
 
 
 def _lowest_run(is_free: NDArray[np.bool_], length: int) -> int | None:
     """Start of the lowest run of at least `length` True values, or None."""
-    if length == 0:
-        return 0
+    if length == 1:
+        first = int(is_free.argmax())
+        return first if is_free[first] else None
     edges = np.flatnonzero(np.diff(is_free, prepend=False, append=False))
     starts, ends = edges[0::2], edges[1::2]
     fitting = np.flatnonzero(ends - starts >= length)

@@ -2,20 +2,28 @@
 
 Source: RadixAttention (SGLang: Efficient Execution of Structured Language Model Programs,
 2024), section 3. We differ: a match is pure and only a pin splits; tokens go in when their step
-is planned, so rows of one step share them; media tokens are exact keys of their own.
+is planned, so rows of one step share them; media tokens are exact keys of their own; waiting
+sequences hang in the tree, as ghosts where their prefix has no KV yet.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmserve.core import LedgerBroken
-from mmserve.radix.eviction import LeafQueue
+from mmserve.radix.branch import descend, join, label_of, split
+from mmserve.radix.check import check_node, count_tree
+from mmserve.radix.eviction import LeafQueue, Worth, worth_of
+from mmserve.radix.explain import MediaCount, explain
+from mmserve.radix.history import History
+from mmserve.radix.interner import media_start
 from mmserve.radix.match import Insertion, Match
 from mmserve.radix.node import Node
+from mmserve.radix.watch import NodeWatcher, Unwatched
 
 __all__ = ["RadixTree"]
 
@@ -24,20 +32,38 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 class RadixTree:
-    """The prefixes whose KV is in slots, one root a namespace.
+    """The prefixes whose KV is in slots, one root a namespace, and those that are wished for.
 
-    Invariants: every slot is in one node; siblings differ in their first key; `users` of a node
-    is at least that of each child; nodes with `users` 0 can all be evicted, leaves first.
+    Metadata: 16 bytes a token (its key and its slot) and about 600 bytes a node; nodes are
+    joined when nothing begins or ends between them, so there is at most one for each place
+    where prefixes part, end, or are held.
+
+    Invariants: every slot is in one node; siblings differ in their first page; runs are whole
+    pages; below a ghost there are only ghosts; `users` of a node is at least that of each
+    child; nodes with `users` 0 can all be evicted, leaves first.
+
+    Args:
+        page_tokens: tokens that are stored, matched and evicted together.
+        worth: which leaf is evicted first; least recently used if None.
+        history_tokens: evicted tokens that are remembered.
     """
 
-    def __init__(self, page_tokens: int = 1) -> None:
+    def __init__(
+        self, page_tokens: int = 1, worth: Worth | None = None, history_tokens: int = 0
+    ) -> None:
         self.page_tokens = page_tokens
         self.num_tokens = 0
         self.num_evictable = 0
         self.num_nodes = 0
+        self.num_ghosts = 0
+        self.num_evicted_tokens = 0
+        """Tokens evicted since the start."""
+        self.watcher: NodeWatcher = Unwatched()
         self._roots: dict[str, Node] = {}
         self._tick = 0
-        self._leaves = LeafQueue()
+        self._leaves = LeafQueue(worth or worth_of("lru", 0))
+        self._history = History(history_tokens)
+        self._media = MediaCount()
 
     # Questions
 
@@ -69,7 +95,7 @@ class RadixTree:
         atomic: Spans = (),
     ) -> Match:
         """Like `match`, from the end of `node` on, which is where keys [0, start) end. Pure."""
-        parts = self._descend(node, keys, start, limit)
+        parts = descend(node, keys, start, limit, self.page_tokens, ghosts=False)
         position = start + sum(num_used for _, num_used in parts)
         end = max(start, self._floor(position, atomic))
         while parts and position > end:
@@ -78,9 +104,23 @@ class RadixTree:
             if position < end:
                 parts.append((last, end - position))
                 position = end
-        slots = [part.slots[:num_used] for part, num_used in parts]
         deepest, num_used = parts[-1] if parts else (node, node.num_tokens)
-        return Match(deepest, num_used, position, np.concatenate(slots) if slots else _NONE)
+        return Match(deepest, num_used, position, _slots_of(parts))
+
+    def explain(
+        self, namespace: str, keys: NDArray[np.int64], limit: int
+    ) -> tuple[int, int, int]:
+        """Where keys [0, limit) stop being cached, having been cached, being cached elsewhere.
+
+        Three positions, none before the one before it: KV is here up to the first, was here and
+        evicted up to the second, is in another namespace up to the third. The eight namespaces
+        opened last are looked at. Pure. Cost: as a match, for each namespace.
+        """
+        return explain(self._roots, namespace, keys[:limit], self.page_tokens)
+
+    def num_media_tokens(self, item: int) -> int:
+        """Tokens of a media item with KV, wherever they stand. Pure."""
+        return self._media.num_tokens(item)
 
     def num_evictable_in(self, match: Match) -> int:
         """Tokens that could be evicted now and could not after `pin(match)`. Pure."""
@@ -97,7 +137,7 @@ class RadixTree:
         return dict(self._roots)
 
     def nodes(self) -> Iterator[Node]:
-        """All nodes but the roots, parents first. Pure."""
+        """All nodes but the roots, ghosts too, parents first. Pure."""
         stack = list(self._roots.values())
         while stack:
             node = stack.pop()
@@ -138,7 +178,7 @@ class RadixTree:
             passed = passed.parent
 
     def unpin(self, node: Node) -> None:
-        """Take back one `pin` or `hold`. Changes: users and stamps of the path."""
+        """Take back one `pin` or `hold`. Changes: users, stamps and worth of the path."""
         self._tick += 1
         passed: Node | None = node
         while passed is not None:
@@ -146,34 +186,113 @@ class RadixTree:
                 raise LedgerBroken("a node was unpinned more often than pinned")
             passed.users -= 1
             passed.stamp = self._tick
+            passed.worth = self._leaves.worth.rate(passed)
             if passed.users == 0:
                 self.num_evictable += passed.num_tokens
                 self._offer(passed)
             passed = passed.parent
 
+    def ancestor(self, node: Node, depth: int) -> Node:
+        """The node on the way to `node` that ends at `depth`. Changes: may split one."""
+        while node.depth - node.num_tokens >= depth and node.parent is not None:
+            node = node.parent
+        num_upper = depth - (node.depth - node.num_tokens)
+        return node if num_upper == node.num_tokens else self._split(node, num_upper)
+
+    def tidy(self, node: Node) -> None:
+        """Join a node with its only child, and with the one above, if nothing holds them apart.
+
+        Changes: the tree; `node` keeps its end. Cost: copies the joined runs.
+        """
+        if node.is_root:
+            return
+        if len(node.children) == 1:
+            self._join(next(iter(node.children.values())))
+        if node.parent is not None:
+            self._join(node)
+
+    # Guests
+
+    def hang(self, namespace: str, keys: NDArray[np.int64], client: str) -> Node:
+        """Hang a waiting sequence where its keys end, cut to whole pages; that node.
+
+        Ghosts stand for the tokens that have no KV. Changes: the tree; may split.
+        Cost: as a match, and a count a node.
+        """
+        root = self._roots.get(namespace)
+        if root is None:
+            root = Node(None, _NONE, _NONE, namespace=namespace)
+            self._roots[namespace] = root
+        node, position = root, 0
+        limit = len(keys) - len(keys) % self.page_tokens
+        for part, num_used in descend(root, keys, 0, limit, self.page_tokens, ghosts=True):
+            position += num_used
+            node = part if num_used == part.num_tokens else self._split(part, num_used)
+        if position < limit:
+            ghost = Node(node, keys[position:limit], None, depth=limit)
+            node.children[label_of(keys, position, self.page_tokens)] = ghost
+            self.num_ghosts += 1
+            node = ghost
+        node.num_own += 1
+        passed: Node | None = node
+        while passed is not None:
+            passed.guests[client] = passed.guests.get(client, 0) + 1
+            passed = passed.parent
+        return node
+
+    def unhang(self, node: Node, client: str) -> None:
+        """Take one guest away. Changes: the tree; ghosts that nobody wants are gone."""
+        node.num_own -= 1
+        passed: Node | None = node
+        while passed is not None:
+            left = passed.guests[client] - 1
+            if left:
+                passed.guests[client] = left
+            else:
+                del passed.guests[client]
+                if not passed.guests:
+                    self.watcher.deserted(passed)
+                    self._offer(passed)
+            passed = passed.parent
+        self._drop_idle(node)
+
     # Growth
 
-    def grow(self, node: Node, keys: NDArray[np.int64], slots: NDArray[np.int64]) -> Node:
-        """A new leaf below the end of `node`, unpinned; it owns the slots from now on.
+    def fill(
+        self, node: Node, keys: NDArray[np.int64], slots: NDArray[np.int64]
+    ) -> tuple[Node, ...]:
+        """Put tokens below the end of `node`; the nodes that hold them now, top first.
 
         Args:
             node: a pinned node.
-            keys: int64 [t], t >= 1; no child of `node` begins with the first.
-            slots: int64 [t].
+            keys: int64 [t], t >= 1, whole pages; no child of `node` with KV begins like them.
+            slots: int64 [t], owned by the tree from now on.
 
-        Changes: the tree.
+        Changes: the tree. Ghosts on the way get slots, and may be split; nothing is pinned.
         """
-        first = int(keys[0])
-        if first in node.children:
-            raise LedgerBroken("a run was put beside one that begins the same")
+        filled: list[Node] = []
         self._tick += 1
-        leaf = Node(node, keys.copy(), slots.copy(), stamp=self._tick)
-        node.children[first] = leaf
-        self.num_nodes += 1
-        self.num_tokens += leaf.num_tokens
-        self.num_evictable += leaf.num_tokens
-        self._offer(leaf)
-        return leaf
+        position = 0
+        for ghost, num_used in descend(node, keys, 0, len(keys), self.page_tokens, ghosts=True):
+            if not ghost.is_ghost:
+                raise LedgerBroken("a run was put beside one that begins the same")
+            node = ghost if num_used == ghost.num_tokens else self._split(ghost, num_used)
+            self._fill_ghost(node, slots[position : position + num_used])
+            filled.append(node)
+            position += num_used
+        if position < len(keys):
+            leaf = Node(
+                node, keys[position:].copy(), None, depth=node.depth + len(keys) - position
+            )
+            node.children[label_of(keys, position, self.page_tokens)] = leaf
+            self.num_ghosts += 1
+            self._fill_ghost(leaf, slots[position:])
+            filled.append(leaf)
+        for done in filled:
+            if done.guests:
+                self.watcher.filled(done)
+        self._offer(filled[-1])
+        return tuple(filled)
 
     def insert(
         self, node: Node, keys: NDArray[np.int64], slots: NDArray[np.int64]
@@ -182,7 +301,7 @@ class RadixTree:
 
         Args:
             node: a pinned node.
-            keys: int64 [t] of the tokens after it.
+            keys: int64 [t] of the tokens after it, whole pages.
             slots: int64 [t]; the tree owns those of tokens it did not have.
 
         Changes: the tree; may split. Nothing new is pinned.
@@ -194,54 +313,58 @@ class RadixTree:
             above = found.node
             if not found.is_whole:
                 above = self._split(above, found.num_used)
-            leaf = self.grow(above, keys[num_existing:], slots[num_existing:])
-            end = Match(leaf, leaf.num_tokens, len(keys), _NONE)
+            last = self.fill(above, keys[num_existing:], slots[num_existing:])[-1]
+            end = Match(last, last.num_tokens, len(keys), _NONE)
         return Insertion(end, num_existing, found.slots)
 
     def follow_exactly(self, node: Node, keys: NDArray[np.int64]) -> Match:
-        """How far int64 [t] keys go on below `node`, to the token, whatever the page. Pure."""
-        parts = self._descend(node, keys, 0, len(keys))
-        slots = [part.slots[:num_used] for part, num_used in parts]
+        """How far int64 [t] keys go on below `node`, spans or not. Pure."""
+        parts = descend(node, keys, 0, len(keys), self.page_tokens, ghosts=False)
         deepest, num_used = parts[-1] if parts else (node, node.num_tokens)
-        total = sum(len(part) for part in slots)
-        return Match(deepest, num_used, total, np.concatenate(slots) if slots else _NONE)
+        slots = _slots_of(parts)
+        return Match(deepest, num_used, len(slots), slots)
 
     # Eviction
 
     def evict(self, num_tokens: int) -> NDArray[np.int64]:
-        """Forget at least `num_tokens` unpinned tokens, oldest leaves first; the slots freed.
+        """Forget at least `num_tokens` unpinned tokens, least worth first; the slots freed.
 
-        Fewer only if no more can be evicted. The last leaf loses just its end, unless the cut
-        would fall inside a picture, which then goes with the whole leaf.
+        Fewer only if no more can be evicted. The last leaf loses just its end, and never a part
+        of a picture. What goes is remembered.
 
         Changes: the tree. Cost: O(log leaves) a leaf.
         """
         freed: list[NDArray[np.int64]] = []
         num_left = num_tokens
         while num_left > 0 and (node := self._leaves.pop()) is not None:
-            cut = node.num_tokens - num_left
-            if cut > 0 and node.keys[cut] >= 0:
-                freed.append(node.slots[cut:])
-                self._trim(node, cut)
-                self._offer(node)
-            else:
-                freed.append(node.slots)
-                self._detach(node)
-            num_left -= len(freed[-1])
+            cut = self._floor(max(node.num_tokens - num_left, 0), ())
+            if cut > 0 and node.keys[cut] < 0:
+                cut = self._floor(media_start(node.keys, cut), ())
+            if cut > 0:
+                self._split(node, cut)
+            self._leaves.worth.note_evicted(node)
+            self.num_evicted_tokens += node.num_tokens
+            slots = self._empty(node)
+            self._history.remember(node)
+            freed.append(slots)
+            num_left -= len(slots)
+            self._drop_idle(node)
+            while (oldest := self._history.take_oldest()) is not None:
+                self._drop_idle(oldest)
         return np.concatenate(freed) if freed else _NONE
 
     def prune(self, leaf: Node, above: Node) -> NDArray[np.int64]:
         """Forget the unpinned nodes from `leaf` up to, not including, `above`; the slots freed.
 
-        Stops at a node that is pinned or has children. Used to undo what a failed step put in.
-        Changes: the tree.
+        Stops at a node that is pinned or has children with KV. Used to undo what a failed step
+        put in: nothing is remembered. Changes: the tree.
         """
         freed: list[NDArray[np.int64]] = []
         node = leaf
         while node is not above and node.parent is not None and node.is_evictable_leaf:
             parent = node.parent
-            freed.append(node.slots)
-            self._detach(node)
+            freed.append(self._empty(node))
+            self._drop_idle(node)
             node = parent
         return np.concatenate(freed) if freed else _NONE
 
@@ -249,45 +372,29 @@ class RadixTree:
 
     def verify(self, pinned: Iterable[Node]) -> None:
         """Raise LedgerBroken if users, counts or structure disagree with the pins. Pure."""
-        users: dict[Node, int] = {}
+        users: Counter[Node] = Counter()
         for node in pinned:
             passed: Node | None = node
             while passed is not None:
-                users[passed] = users.get(passed, 0) + 1
+                users[passed] += 1
                 passed = passed.parent
-        num_tokens = num_evictable = num_nodes = 0
         for node in self.nodes():
-            num_nodes += 1
-            num_tokens += node.num_tokens
-            num_evictable += node.num_tokens if node.users == 0 else 0
-            _check_node(node, users.get(node, 0))
-        for root in self._roots.values():
-            if root.users != users.get(root, 0):
-                raise LedgerBroken("pins of a root are miscounted")
-        want = (num_tokens, num_evictable, num_nodes)
-        got = (self.num_tokens, self.num_evictable, self.num_nodes)
+            check_node(node, users[node], self.page_tokens)
+        if any(root.users != users[root] for root in self._roots.values()):
+            raise LedgerBroken("pins of a root are miscounted")
+        want = count_tree(self.nodes())
+        got = (
+            self.num_tokens,
+            self.num_evictable,
+            self.num_nodes,
+            self.num_ghosts,
+            self._history.num_tokens,
+        )
         if want != got:
-            message = f"tokens, evictable, nodes are {want}, counted are {got}"
-            raise LedgerBroken(message, want=want, got=got)
+            names = "tokens, evictable, nodes, ghosts, remembered"
+            raise LedgerBroken(f"{names} are {want}, counted are {got}", want=want, got=got)
 
     # Inside
-
-    def _descend(
-        self, node: Node, keys: NDArray[np.int64], start: int, limit: int
-    ) -> list[tuple[Node, int]]:
-        parts: list[tuple[Node, int]] = []
-        position = start
-        while position < limit:
-            child = node.children.get(int(keys[position]))
-            if child is None:
-                break
-            num_used = _num_equal(child.keys, keys[position:limit])
-            parts.append((child, num_used))
-            position += num_used
-            if num_used < child.num_tokens:
-                break
-            node = child
-        return parts
 
     def _floor(self, position: int, atomic: Spans) -> int:
         position -= position % self.page_tokens
@@ -297,58 +404,85 @@ class RadixTree:
         return position
 
     def _split(self, node: Node, num_upper: int) -> Node:
-        """Cut a run in two; the lower half stays `node`, so that pins on its end hold."""
-        upper = Node(node.parent, node.keys[:num_upper], node.slots[:num_upper])
-        upper.users, upper.stamp, upper.hits = node.users, node.stamp, node.hits
-        if node.parent is None:
-            raise LedgerBroken("a root was split")
-        node.parent.children[int(upper.keys[0])] = upper
-        node.keys, node.slots = node.keys[num_upper:], node.slots[num_upper:]
-        node.parent = upper
-        upper.children[int(node.keys[0])] = node
-        self.num_nodes += 1
+        upper = split(node, num_upper, self.page_tokens)
+        if node.is_ghost:
+            self.num_ghosts += 1
+        else:
+            self.num_nodes += 1
+        if node.is_remembered:
+            self._history.note_split(upper, node)
+        if node.guests:
+            self.watcher.was_split(upper, node)
         return upper
 
-    def _trim(self, node: Node, num_kept: int) -> None:
-        num_gone = node.num_tokens - num_kept
-        node.keys, node.slots = node.keys[:num_kept], node.slots[:num_kept]
-        self.num_tokens -= num_gone
-        self.num_evictable -= num_gone
+    def _join(self, node: Node) -> None:
+        upper = join(node, self.page_tokens)
+        if upper is None:
+            return
+        if node.is_ghost:
+            self.num_ghosts -= 1
+        else:
+            self.num_nodes -= 1
+            self._offer(node)
+        if node.is_remembered:
+            self._history.note_joined(upper, node)
+        if node.guests:
+            self.watcher.was_joined(upper, node)
 
-    def _detach(self, node: Node) -> None:
-        parent = node.parent
-        if parent is None:
-            raise LedgerBroken("a root or a forgotten node was taken out")
-        del parent.children[int(node.keys[0])]
-        node.parent = None
+    def _fill_ghost(self, node: Node, slots: NDArray[np.int64]) -> None:
+        if node.is_remembered:
+            self._history.forget(node)
+        node.slots = slots.copy()
+        node.stamp = self._tick
+        node.worth = self._leaves.worth.rate(node)
+        self.num_ghosts -= 1
+        self.num_nodes += 1
+        self.num_tokens += node.num_tokens
+        self.num_evictable += node.num_tokens
+        self._media.add(node.keys)
+        if node.parent is not None:
+            node.parent.num_resident += 1
+
+    def _empty(self, node: Node) -> NDArray[np.int64]:
+        """Make a leaf a ghost; its slots."""
+        slots, parent = node.slots, node.parent
+        if slots is None or parent is None:
+            raise LedgerBroken("a root or a ghost was evicted")
+        node.slots, node.hits = None, 0
         self.num_nodes -= 1
+        self.num_ghosts += 1
         self.num_tokens -= node.num_tokens
         self.num_evictable -= node.num_tokens
+        self._media.remove(node.keys)
+        parent.num_resident -= 1
+        if node.guests:
+            self.watcher.emptied(node)
         self._offer(parent)
+        return slots
+
+    def _drop_idle(self, node: Node) -> None:
+        """Take out a ghost that nobody wants or remembers, and those above; join the rest."""
+        while node.is_ghost and not (node.guests or node.children or node.is_remembered):
+            parent = node.parent
+            if parent is None:
+                return
+            del parent.children[label_of(node.keys, 0, self.page_tokens)]
+            node.parent = None
+            self.num_ghosts -= 1
+            node = parent
+        self._offer(node)
+        self.tidy(node)
 
     def _offer(self, node: Node) -> None:
         """Note an unpinned leaf for eviction; an unpinned empty root is forgotten."""
-        if node.users or node.children:
+        if node.users or node.num_resident or node.is_ghost:
             return
-        if node.namespace is not None:
+        if node.namespace is None:
+            self._leaves.offer(node, self.num_nodes)
+        elif not node.children and not node.guests:
             self._roots.pop(node.namespace, None)
-            return
-        self._leaves.offer(node, self.num_nodes)
 
 
-def _num_equal(run: NDArray[np.int64], keys: NDArray[np.int64]) -> int:
-    """Length of the common prefix."""
-    length = min(len(run), len(keys))
-    differs = run[:length] != keys[:length]
-    first = int(differs.argmax())
-    return first if differs[first] else length
-
-
-def _check_node(node: Node, num_users: int) -> None:
-    if node.users != num_users:
-        message = f"a node has {node.users} users, {num_users} pins hold it"
-        raise LedgerBroken(message, want=num_users, got=node.users)
-    if len(node.keys) != len(node.slots) or not len(node.keys):
-        raise LedgerBroken("a node is empty, or its keys and slots differ in number")
-    if node.parent is None or node.parent.children.get(int(node.keys[0])) is not node:
-        raise LedgerBroken("a node is not its parent's child")
+def _slots_of(parts: list[tuple[Node, int]]) -> NDArray[np.int64]:
+    slots = [part.slots[:num_used] for part, num_used in parts if part.slots is not None]
+    return np.concatenate(slots) if slots else _NONE

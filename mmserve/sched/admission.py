@@ -8,10 +8,7 @@ from mmserve.core import BadRequest, ContextTooLong, Prompt
 from mmserve.radix import Interner, prefix_keys
 from mmserve.sched.sequence import GrowingArray, Sequence, SequenceSpec
 
-__all__ = ["growth", "make_sequence"]
-
-_GROWTH_TOKENS = 32
-"""Answer tokens kept free for a running sequence when another one is to be admitted."""
+__all__ = ["make_sequence"]
 
 
 def make_sequence(
@@ -54,12 +51,6 @@ def make_sequence(
         end_ids=_end_ids(spec, vocab_size),
         atomic=tuple((span.start, span.end) for span in prompt.spans if span.is_atomic),
     )
-
-
-def growth(sequence: Sequence) -> int:
-    """Slots a sequence is expected to take soon, beyond those it has. Pure."""
-    num_new = min(sequence.max_new - sequence.num_output, _GROWTH_TOKENS)
-    return sequence.known - len(sequence.slots) + num_new
 
 
 def _end_ids(spec: SequenceSpec, vocab_size: int) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ def draw_sequences(
     for sequence in running:
         lines.append(f"run  #{sequence.sequence_id:<6} [{_bar(sequence)}] {_sizes(sequence)}")
     for sequence in islice(waiting, _MAX_WAITING):
-        overtaken = f", overtaken {sequence.overtakes}" if sequence.overtakes else ""
+        overtaken = f", passed {sequence.passes} times" if sequence.passes else ""
         lines.append(f"wait #{sequence.sequence_id:<6} {_sizes(sequence)}{overtaken}")
     if counts.waiting > _MAX_WAITING:
         lines.append(f"... {counts.waiting - _MAX_WAITING} more wait")

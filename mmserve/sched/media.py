@@ -35,10 +35,11 @@ class _Pixels:
 
 @dataclass(slots=True, eq=False)
 class Encoding:
-    """What one step encodes, and how many patches it may still take."""
+    """What one step encodes, how many patches each has, and how many more it may take."""
 
     num_patches_left: int
     items: dict[bytes, EncodeItem]
+    num_patches: dict[bytes, int]
 
 
 class MediaDesk:
@@ -53,7 +54,8 @@ class MediaDesk:
         self._asked: dict[bytes, int] = {}
         self._newly_asked: list[bytes] = []
         self._pixels: dict[bytes, _Pixels] = {}
-        self._needers: dict[bytes, set[int]] = {}
+        self._needers: dict[bytes, dict[int, str]] = {}
+        """Ids of sequences that have a picture, with their clients."""
         self._ahead_tokens = min(2 * capacity_tokens, _AHEAD_TOKENS)
         self._num_tokens = 0
 
@@ -62,7 +64,8 @@ class MediaDesk:
     def register(self, sequence: Sequence) -> None:
         """A sequence may need its pictures. Changes: who needs what."""
         for span in sequence.spec.prompt.spans:
-            self._needers.setdefault(span.digest, set()).add(sequence.sequence_id)
+            needers = self._needers.setdefault(span.digest, {})
+            needers[sequence.sequence_id] = sequence.spec.client
 
     def leave(self, sequence: Sequence) -> None:
         """It needs none of them any more. Changes: pins; pixels nobody needs are dropped."""
@@ -71,7 +74,7 @@ class MediaDesk:
             needers = self._needers.get(span.digest)
             if needers is None:
                 continue
-            needers.discard(sequence.sequence_id)
+            needers.pop(sequence.sequence_id, None)
             if not needers:
                 del self._needers[span.digest]
                 self._drop_pixels(span.digest)
@@ -80,7 +83,15 @@ class MediaDesk:
         """Ids of sequences that have this picture, in order. Pure."""
         return tuple(sorted(self._needers.get(digest, ())))
 
+    def beneficiaries(self, digest: bytes) -> Counter[str]:
+        """How many sequences of each client have this picture. Pure."""
+        return Counter(self._needers.get(digest, {}).values())
+
     # Pixels
+
+    def is_awaited(self, digest: bytes) -> bool:
+        """Whether pixels were asked for and have not come. Pure."""
+        return digest in self._asked
 
     def ask(self, span: MediaSpan) -> None:
         """Want pixels, unless they are at hand or asked for. Changes: what is wanted."""
@@ -195,6 +206,7 @@ class MediaDesk:
             return False
         self.ledger.admit(span.digest, span.num_tokens)
         encoding.items[span.digest] = EncodeItem(span.digest, pixels.inputs)
+        encoding.num_patches[span.digest] = pixels.num_patches
         encoding.num_patches_left -= pixels.num_patches
         return True
 

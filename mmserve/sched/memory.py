@@ -1,10 +1,11 @@
 """KV slots of sequences: what the tree holds, what a sequence holds alone, what is free.
 
 slots of a sequence    [ 0 .. depth )       owned by the tree, pinned through `node`
-                       [ depth .. len )     its own
+                       [ depth .. len )     its own, and the rest of its last page
 all slots              free + tree + own of every sequence
 
-A prompt's tokens go to the tree when their step is planned, an answer's when it ends.
+A prompt's tokens go to the tree when their step is planned, an answer's when it ends; whole
+pages only.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mmserve.core import LedgerBroken
-from mmserve.radix import Match, Node, RadixTree, SlotPool
+from mmserve.core import LedgerBroken, SchedConfig
+from mmserve.radix import Match, Node, RadixTree, SlotPool, worth_of
 from mmserve.sched.sequence import GrowingArray, Sequence, empty_slots
 
 __all__ = ["KvMemory", "Pending"]
@@ -23,19 +25,30 @@ __all__ = ["KvMemory", "Pending"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pending:
-    """A leaf put into the tree for a step that has not run yet, and the node above it."""
+    """Nodes put into the tree for a step that has not run yet, below position `start`."""
 
-    leaf: Node
-    above: Node
+    nodes: tuple[Node, ...]
+    start: int
+
+    @property
+    def leaf(self) -> Node:
+        """The lowest of them."""
+        return self.nodes[-1]
 
 
 class KvMemory:
-    """Ledger of KV slots. With `is_shared` false nothing is kept or shared: no tree is used."""
+    """Ledger of KV slots. With `radix_cache` off nothing is kept or shared."""
 
-    def __init__(self, num_slots: int, page_tokens: int, *, is_shared: bool) -> None:
-        self.is_shared = is_shared
-        self.pool = SlotPool(num_slots)
-        self.tree = RadixTree(page_tokens)
+    def __init__(self, num_slots: int, config: SchedConfig) -> None:
+        self.is_shared = config.radix_cache
+        self.pool = SlotPool(num_slots, config.page_tokens)
+        limit = config.history_tokens
+        self.tree = RadixTree(
+            config.page_tokens,
+            worth_of(config.eviction, num_slots),
+            num_slots if limit is None else limit,
+        )
+        self._least_evicted = num_slots // 256
 
     # Questions
 
@@ -60,10 +73,29 @@ class KvMemory:
         match = self.look(sequence)
         return 0 if match is None else match.num_tokens
 
-    def num_available_after(self, match: Match | None) -> int:
-        """Slots left to take once a match is pinned. Pure."""
+    def num_room(self, sequence: Sequence, match: Match | None) -> int:
+        """Tokens a sequence could take once a match is pinned. Pure."""
         pinned = 0 if match is None else self.tree.num_evictable_in(match)
-        return self.num_available - pinned
+        return self.num_available - pinned + self._num_left(sequence)
+
+    def num_slots_for(self, num_tokens: int) -> int:
+        """Slots of the pages that hold so many tokens. Pure."""
+        return num_tokens + -num_tokens % self.pool.page_tokens
+
+    # Guests
+
+    def hang(self, sequence: Sequence) -> None:
+        """Hang a sequence where what it may share ends. Changes: the tree, its `hook`."""
+        prompt = sequence.spec.prompt
+        limit = sequence.match_limit if self.is_shared else 0
+        keys = sequence.keys.view(0, limit)
+        sequence.hook = self.tree.hang(prompt.namespace, keys, sequence.spec.client)
+
+    def unhang(self, sequence: Sequence) -> None:
+        """Take it down, if it hangs. Changes: the tree, its `hook`."""
+        if sequence.hook is not None:
+            self.tree.unhang(sequence.hook, sequence.spec.client)
+            sequence.hook = None
 
     # A step is planned
 
@@ -86,23 +118,30 @@ class KvMemory:
         Changes: evicts if need be; the sequence's slots, depth and node.
         """
         start = len(sequence.slots)
-        if num_tokens > self.pool.num_free:
-            self.pool.give_back(self.tree.evict(num_tokens - self.pool.num_free))
+        num_new = self.num_slots_for(max(0, num_tokens - self._num_left(sequence)))
+        if num_new > self.pool.num_free:
+            least = max(num_new - self.pool.num_free, self._least_evicted)
+            self.pool.give_back(self.tree.evict(least))
         last = sequence.slots[start - 1] if start else None
-        slots = self.pool.allocate(num_tokens, after=last)
-        sequence.slots.extend(slots)
-        node = sequence.node
-        is_prompt = start < sequence.num_prompt or num_tokens > 1
-        if node is None or sequence.depth < start or not is_prompt:
+        sequence.slots.extend(self.pool.allocate(num_tokens, after=last))
+        if num_tokens == 1 and start >= sequence.num_prompt:
             return None
-        if sequence.keys[start] in node.children:
+        return self._publish(sequence, start)
+
+    def _publish(self, sequence: Sequence, start: int) -> Pending | None:
+        """Put the whole pages of a sequence's new slots into the tree."""
+        node, depth = sequence.node, sequence.depth
+        end = self._whole(len(sequence.slots))
+        if node is None or depth < self._whole(start) or end <= depth:
             return None
-        keys = sequence.keys.view(start, start + num_tokens)
-        leaf = self.tree.grow(node, keys, slots)
-        self.tree.hold(leaf)
+        keys = sequence.keys.view(depth, end)
+        if len(self.tree.follow_exactly(node, keys).slots):
+            return None
+        nodes = self.tree.fill(node, keys, sequence.slots.view(depth, end))
+        self.tree.hold(nodes[-1])
         self.tree.unpin(node)
-        sequence.node, sequence.depth = leaf, start + num_tokens
-        return Pending(leaf, node)
+        sequence.node, sequence.depth = nodes[-1], end
+        return Pending(nodes, depth)
 
     # A step has run
 
@@ -110,31 +149,38 @@ class KvMemory:
         """All slots hold KV now. Changes: tokens computed; own prompt tokens go to the tree."""
         start, sequence.computed = sequence.computed, len(sequence.slots)
         node = sequence.node
-        has_own = sequence.depth < sequence.computed
-        if node is None or not has_own or start >= sequence.num_prompt:
+        if node is None or start >= sequence.num_prompt:
             return
-        end = self._absorb(sequence, node)
-        sequence.node = self.tree.pin(end)
-        self.tree.unpin(node)
-        sequence.depth = sequence.computed
+        if sequence.depth < self._whole(sequence.computed):
+            end = self._absorb(sequence, node)
+            sequence.node = self.tree.pin(end)
+            self.tree.unpin(node)
+            sequence.depth = self._whole(sequence.computed)
+        self.tree.tidy(sequence.node or node)
 
-    def undo(self, sequence: Sequence, pending: Pending | None) -> None:
-        """Take back the slots a step was to write. Changes: the sequence, the pool.
+    def undo(self, sequence: Sequence, pending: Pending | None) -> Node | None:
+        """Take back the slots a step was to write; its sequence has to end.
 
-        Slots that went to the tree stay there until `discard`.
+        The node above what the step put into the tree, where it stays until `discard`.
+        Changes: the sequence, the pool.
         """
-        start = sequence.computed
+        start, num_slots = sequence.computed, len(sequence.slots)
+        above = None
         if pending is not None:
-            self.tree.hold(pending.above)
+            above = self.tree.ancestor(pending.leaf, pending.start)
+            self.tree.hold(above)
             self.tree.unpin(pending.leaf)
-            sequence.node, sequence.depth = pending.above, start
+            self.pool.give_back(sequence.slots.view(sequence.depth, num_slots))
+            start = min(start, pending.start)
+            sequence.node, sequence.depth, sequence.computed = above, pending.start, start
         else:
-            self.pool.give_back(sequence.slots.view(start, len(sequence.slots)))
+            self.pool.give_back(sequence.slots.view(start, num_slots))
         sequence.slots = GrowingArray(sequence.slots.view(0, start).copy())
+        return above
 
-    def discard(self, pending: Pending) -> None:
+    def discard(self, pending: Pending, above: Node) -> None:
         """Forget what `undo` left in the tree, unless a neighbour uses it. Changes: both."""
-        self.pool.give_back(self.tree.prune(pending.leaf, pending.above))
+        self.pool.give_back(self.tree.prune(pending.leaf, above))
 
     def release(self, sequence: Sequence) -> None:
         """Let go of all; computed tokens stay findable. Changes: tree, pool, sequence."""
@@ -143,10 +189,12 @@ class KvMemory:
         if node is None:
             self.pool.give_back(sequence.slots.view(0, num_slots))
         else:
-            if sequence.depth < sequence.computed:
+            whole = self._whole(sequence.computed)
+            if sequence.depth < whole:
                 self._absorb(sequence, node)
-            self.pool.give_back(sequence.slots.view(sequence.computed, num_slots))
+            self.pool.give_back(sequence.slots.view(max(whole, sequence.depth), num_slots))
             self.tree.unpin(node)
+            self.tree.tidy(node)
         sequence.slots, sequence.node = empty_slots(), None
         sequence.computed = sequence.depth = 0
 
@@ -159,8 +207,8 @@ class KvMemory:
         live = list(sequences)
         self.pool.verify()
         self.tree.verify(seq.node for seq in live if seq.node is not None)
-        owned = [node.slots for node in self.tree.nodes()]
-        owned += [seq.slots.view(seq.depth, len(seq.slots)) for seq in live]
+        owned = [node.slots for node in self.tree.nodes() if node.slots is not None]
+        owned += [self._own(seq) for seq in live]
         owned.append(self.pool.free_slots())
         owners = np.bincount(np.concatenate(owned), minlength=self.pool.num_slots)
         if len(owners) != self.pool.num_slots or (owners != 1).any():
@@ -168,11 +216,29 @@ class KvMemory:
             message = f"{lost} slots have no owner, {doubled} have several"
             raise LedgerBroken(message, lost=lost, doubled=doubled)
 
+    # Inside
+
+    def _whole(self, num_tokens: int) -> int:
+        return num_tokens - num_tokens % self.pool.page_tokens
+
+    def _num_left(self, sequence: Sequence) -> int:
+        return self.pool.num_left_after(len(sequence.slots))
+
+    def _own(self, sequence: Sequence) -> NDArray[np.int64]:
+        """A sequence's own slots, with the rest of its last page."""
+        num_slots = len(sequence.slots)
+        own = sequence.slots.view(sequence.depth, num_slots)
+        num_left = self._num_left(sequence)
+        if not num_left:
+            return own
+        last = sequence.slots[num_slots - 1]
+        return np.concatenate((own, np.arange(last + 1, last + 1 + num_left)))
+
     def _absorb(self, sequence: Sequence, node: Node) -> Match:
-        """Give own computed tokens to the tree; where it has them already, use its slots."""
-        depth, computed = sequence.depth, sequence.computed
-        own = sequence.slots.view(depth, computed)
-        put = self.tree.insert(node, sequence.keys.view(depth, computed), own)
+        """Give own computed pages to the tree; where it has them already, use its slots."""
+        depth, end = sequence.depth, self._whole(sequence.computed)
+        own = sequence.slots.view(depth, end)
+        put = self.tree.insert(node, sequence.keys.view(depth, end), own)
         if put.num_existing:
             self.pool.give_back(own[: put.num_existing])
             slots = sequence.slots.view(0, len(sequence.slots)).copy()

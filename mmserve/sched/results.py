@@ -50,12 +50,14 @@ def take_failure(
     Changes: undoes what planning put into tree, pool and ledgers, last row first.
     """
     finish = Finish("error", error=_our_error(error, plan.step))
-    for planned in reversed(rows):
-        roster.memory.undo(planned.sequence, planned.pending)
+    undone = [
+        (planned.pending, roster.memory.undo(planned.sequence, planned.pending))
+        for planned in reversed(rows)
+    ]
     updates = [roster.end_landed(planned.sequence, finish) for planned in rows]
-    for planned in reversed(rows):
-        if planned.pending is not None:
-            roster.memory.discard(planned.pending)
+    for pending, above in undone:
+        if pending is not None and above is not None:
+            roster.memory.discard(pending, above)
     roster.desk.not_encoded(plan.encode, plan.drop)
     return tuple(update for update in updates if update is not None)
 
@@ -103,10 +105,10 @@ def _take_token(roster: Roster, sequence: Sequence, result: SampledRow) -> Finis
 def _fail_row(
     roster: Roster, planned: PlannedRow, error: MmserveError
 ) -> SequenceUpdate | None:
-    roster.memory.undo(planned.sequence, planned.pending)
+    above = roster.memory.undo(planned.sequence, planned.pending)
     update = roster.end_landed(planned.sequence, Finish("error", error=error))
-    if planned.pending is not None:
-        roster.memory.discard(planned.pending)
+    if planned.pending is not None and above is not None:
+        roster.memory.discard(planned.pending, above)
     return update
 
 

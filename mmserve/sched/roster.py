@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mmserve.core import Finish, LedgerBroken, MediaSpan
-from mmserve.sched.media import MediaDesk
-from mmserve.sched.memory import KvMemory
-from mmserve.sched.policy import WaitingLine
+from mmserve.sched.books import Books
+from mmserve.sched.ledgers import Ledgers
+from mmserve.sched.line import WaitingLine
 from mmserve.sched.sequence import Sequence
 from mmserve.sched.updates import SchedCounts, SequenceUpdate, Token, Top, Totals, update_of
 
@@ -25,14 +25,16 @@ class Roster:
 
     def __init__(
         self,
-        memory: KvMemory,
-        desk: MediaDesk,
+        ledgers: Ledgers,
         line: WaitingLine,
+        books: Books,
         clock: Callable[[], float],
     ) -> None:
-        self.memory = memory
-        self.desk = desk
+        self.memory = ledgers.memory
+        self.desk = ledgers.desk
         self.line = line
+        self.books = books
+        self._ledgers = ledgers
         self.live: dict[int, Sequence] = {}
         self.running: dict[int, Sequence] = {}
         self.in_flight: tuple[Sequence, ...] = ()
@@ -47,12 +49,14 @@ class Roster:
         self.desk.register(sequence)
         self.ask_ahead(sequence)
 
-    def start(self, sequence: Sequence, blocked: set[int]) -> None:
-        """A waiting sequence runs; see `WaitingLine.admit`. Changes: the line, who runs."""
-        self.line.admit(sequence, blocked=blocked)
+    def start(self, sequence: Sequence) -> None:
+        """A waiting sequence has a row and runs. Changes: the line, who runs."""
+        self.line.admit(sequence)
         self.running[sequence.sequence_id] = sequence
         if sequence.admitted_s is None:
             sequence.admitted_s = self._clock()
+            wait_s = sequence.admitted_s - sequence.arrived_s
+            self.books.note_start(sequence, wait_s * 1e3)
         self.ask_ahead(sequence)
 
     def retract(self, sequence: Sequence) -> None:
@@ -80,11 +84,17 @@ class Roster:
         del self.live[sequence.sequence_id]
         if self.running.pop(sequence.sequence_id, None) is None:
             self.line.remove(sequence)
+        else:
+            self.line.take_down(sequence)
+        self._ledgers.fairness.leave(sequence.spec.client)
         self.desk.leave(sequence)
         if all(other is not sequence for other in self.in_flight):
             self.memory.release(sequence)
         self.totals.cached_tokens += sequence.num_cached
         self.totals.finished[finish.reason] += 1
+        if finish.reason in ("stop", "length"):
+            self._ledgers.forecast.note(sequence.num_output, is_cut=finish.reason == "length")
+        self.books.note_end(sequence)
         return self.news(sequence, token=token, scores=scores, finish=finish)
 
     def end_landed(self, sequence: Sequence, finish: Finish) -> SequenceUpdate | None:
@@ -111,6 +121,10 @@ class Roster:
     def lacks(self, sequence: Sequence, digest: bytes) -> bool:
         """Whether tokens of a picture still need its features. Pure."""
         return any(span.digest == digest for span in self._uncovered(sequence))
+
+    def awaits_pixels(self, sequence: Sequence) -> bool:
+        """Whether pixels for tokens of it have been asked for and have not come. Pure."""
+        return any(self.desk.is_awaited(span.digest) for span in self._uncovered(sequence))
 
     def ask_ahead(self, sequence: Sequence) -> None:
         """Want the pixels a sequence will need. Changes: what is wanted."""
@@ -153,3 +167,4 @@ class Roster:
         waiting = {sequence.sequence_id for sequence in self.line}
         if waiting & self.running.keys() or waiting | self.running.keys() != self.live.keys():
             raise LedgerBroken("a sequence neither runs nor waits, or does both")
+        self.line.verify()

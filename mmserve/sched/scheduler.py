@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mmserve.core import (
+    BadRequest,
     Busy,
     Finish,
     ForwardPlan,
@@ -20,18 +21,27 @@ from mmserve.core import (
     SchedConfig,
 )
 from mmserve.radix import Interner, draw
-from mmserve.sched.admission import growth, make_sequence
+from mmserve.sched.admission import make_sequence
+from mmserve.sched.books import Books
 from mmserve.sched.drawing import draw_sequences
+from mmserve.sched.fairness import Fairness
+from mmserve.sched.forecast import GrowthForecast
+from mmserve.sched.ledgers import Ledgers
+from mmserve.sched.line import WaitingLine
 from mmserve.sched.media import MediaDesk
 from mmserve.sched.memory import KvMemory
-from mmserve.sched.policy import WaitingLine
+from mmserve.sched.report import SchedReport
 from mmserve.sched.results import take_failure, take_results
 from mmserve.sched.roster import Roster
+from mmserve.sched.rules import RULES
 from mmserve.sched.sequence import Sequence, SequenceSpec
-from mmserve.sched.step import Outcome, PlannedRow, StepBuilder
+from mmserve.sched.step import Outcome, PlannedRow, StepBuilder, StepLimits
 from mmserve.sched.updates import SchedCounts, SequenceUpdate
 
 __all__ = ["Scheduler"]
+
+_MAX_REFUSED = 4
+"""Candidates that may find no room before a step takes nobody else."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,17 +73,19 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
-        self._room_tokens = min(context_length, num_slots)
+        self._room_tokens = min(context_length, num_slots - num_slots % config.page_tokens)
         self._vocab_size = vocab_size
         self._clock = clock
         self._interner = Interner()
-        self._memory = KvMemory(num_slots, config.page_tokens, is_shared=config.radix_cache)
+        self._memory = KvMemory(num_slots, config)
         self._desk = MediaDesk(config.feature_cache_tokens)
-        is_cache_aware = config.policy == "longest-prefix" and config.radix_cache
-        line = WaitingLine(
-            self._memory.num_cached if is_cache_aware else None, config.max_wait_overtakes
+        self._fairness = Fairness(config)
+        self._ledgers = Ledgers(
+            config, self._memory, self._desk, self._fairness, GrowthForecast()
         )
-        self._roster = Roster(self._memory, self._desk, line, clock)
+        self._line = WaitingLine(config, self._memory, self._fairness)
+        self._books = Books(config.page_tokens)
+        self._roster = Roster(self._ledgers, self._line, self._books, clock)
         self._flight: _Flight | None = None
         self._num_arrivals = 0
 
@@ -83,7 +95,8 @@ class Scheduler:
         """Take a sequence in; from now on it ends in exactly one update with `finish`.
 
         Raises:
-            BadRequest: the prompt is empty, or has a token outside the vocabulary.
+            BadRequest: the prompt is empty, or has a token outside the vocabulary; or there is
+                a priority, and the policy knows none.
             ContextTooLong: prompt and one token of answer fit neither context nor pool.
             Busy: too many wait already.
 
@@ -91,7 +104,8 @@ class Scheduler:
         """
         if spec.sequence_id in self._roster.live:
             raise LedgerBroken(f"sequence {spec.sequence_id} was added twice")
-        num_waiting, limit = len(self._roster.line), self._config.max_waiting
+        self._check_priority(spec)
+        num_waiting, limit = len(self._line), self._config.max_waiting
         if num_waiting >= limit:
             message = f"{num_waiting} sequences wait, the limit is {limit}"
             raise Busy(message, retry_after_s=1.0)
@@ -135,10 +149,22 @@ class Scheduler:
         return self._desk.needers(digest)
 
     def provide(
-        self, digest: bytes, inputs: dict[str, NDArray[Any]], *, num_patches: int
+        self,
+        digest: bytes,
+        inputs: dict[str, NDArray[Any]],
+        *,
+        num_patches: int,
+        decode_ms: float = 0.0,
     ) -> None:
-        """Pixels have come. Changes: they are kept until encoded or needed by nobody."""
+        """Pixels have come. Changes: they are kept until encoded or needed by nobody.
+
+        `decode_ms` is what it cost to make them, and is charged to those who need them.
+        """
+        cost = self._config.media_ms_cost * decode_ms
+        if cost and (beneficiaries := self._desk.beneficiaries(digest)):
+            self._fairness.share(beneficiaries, cost)
         self._desk.provide(digest, inputs, num_patches)
+        self._unpark(digest)
 
     def refuse(self, digest: bytes, error: MmserveError) -> tuple[SequenceUpdate, ...]:
         """Pixels cannot be had: all sequences that need them end with this error.
@@ -146,6 +172,7 @@ class Scheduler:
         Those whose KV covers the picture go on. Changes: as `finish`.
         """
         self._desk.refuse(digest)
+        self._unpark(digest)
         if self._desk.has_pixels(digest):
             return ()
         hit = [self._roster.live[sequence_id] for sequence_id in self.needers(digest)]
@@ -153,6 +180,20 @@ class Scheduler:
         return tuple(
             self._roster.end(seq, finish) for seq in hit if self._roster.lacks(seq, digest)
         )
+
+    def _check_priority(self, spec: SequenceSpec) -> None:
+        policy = self._config.policy
+        if spec.priority and not RULES[policy].by_priority:
+            raise BadRequest(
+                f"priority is {spec.priority}, policy {policy} knows no priorities",
+                field="priority",
+                reason="policy",
+                hint="leave priority out, or serve with --policy priority",
+            )
+
+    def _unpark(self, digest: bytes) -> None:
+        for sequence_id in self._desk.needers(digest):
+            self._line.unpark(self._roster.live[sequence_id])
 
     # Steps
 
@@ -173,6 +214,8 @@ class Scheduler:
             self._admit(builder)
         if not builder.rows:
             return None
+        for planned in builder.rows:
+            self._line.keep_claim(planned.sequence)
         self._roster.totals.steps += 1
         plan = ForwardPlan(
             step=self._roster.totals.steps,
@@ -214,6 +257,18 @@ class Scheduler:
         """Ledgers and totals as they stand. Pure."""
         return self._roster.counts()
 
+    def service(self) -> dict[str, float]:
+        """Service charged by client so far, in prefill tokens. A copy. Pure."""
+        return dict(self._fairness.served())
+
+    def report(self) -> SchedReport:
+        """Accounts of cache, clients and the optimum. Pure. Another thread may ask.
+
+        Cost: milliseconds if requests have ended since, for the optimum.
+        """
+        running = tuple(self._roster.running.copy().values())
+        return self._books.report(self.service(), running, self._line.snapshot())
+
     def verify(self) -> None:
         """Raise LedgerBroken unless all ledgers add up. Pure. Cost: O(slots + nodes)."""
         self._roster.verify()
@@ -232,7 +287,7 @@ class Scheduler:
 
     def _place_running(self) -> tuple[StepBuilder, list[Sequence]]:
         """Rows for running sequences, and those that found no slots."""
-        builder = StepBuilder(self._config, self._memory, self._desk)
+        builder = StepBuilder(self._ledgers, self._limits())
         stalled = []
         for sequence in sorted(self._roster.running.values(), key=_turn):
             outcome = builder.place(sequence)
@@ -240,13 +295,20 @@ class Scheduler:
                 builder.watch(sequence)
             if sequence.missing > 1:
                 self._roster.ask_ahead(sequence)
+                self._line.keep_claim(sequence)
             if outcome is Outcome.SLOTS:
                 stalled.append(sequence)
         return builder, stalled
 
+    def _limits(self) -> StepLimits:
+        config = self._config
+        return StepLimits(
+            config.max_step_tokens, config.max_step_tokens, config.max_step_patches
+        )
+
     def _make_room(self, stalled: list[Sequence]) -> StepBuilder:
         """Nothing can move for want of slots: retract from the last in rank until one can."""
-        builder = StepBuilder(self._config, self._memory, self._desk)
+        builder = StepBuilder(self._ledgers, self._limits())
         while stalled and not builder.rows:
             first = min(stalled, key=lambda seq: seq.rank)
             others = [seq for seq in self._roster.running.values() if seq is not first]
@@ -257,33 +319,52 @@ class Scheduler:
         return builder
 
     def _admit(self, builder: StepBuilder) -> None:
-        roster, max_running = self._roster, self._config.max_running
-        if len(roster.running) >= max_running or builder.num_tokens_left <= 0:
-            return
-        num_reserved = sum(growth(sequence) for sequence in roster.running.values())
-        if roster.running and self._memory.num_available <= num_reserved:
-            return  # not one slot for anybody new, so none of the waiting need be looked at
-        blocked: set[int] = set()
+        """Let waiting sequences start, while there is room and few have been refused."""
+        running, memory, line = self._roster.running, self._memory, self._line
+        num_reserved = sum(self._ledgers.growth(sequence) for sequence in running.values())
         refused: list[Sequence] = []
-        is_first_class = roster.line.is_first_class
-        for candidate in roster.line.candidates():
-            reserve = num_reserved if roster.running else None
-            outcome = builder.place(candidate, num_reserved=reserve)
+        while len(running) < self._config.max_running and not builder.is_full:
+            if running and memory.num_available <= num_reserved:
+                break  # not one slot for anybody new, so nobody need be looked at
+            candidate = line.next()
+            if candidate is None:
+                break
+            outcome = builder.place(candidate, num_reserved=num_reserved if running else None)
             if outcome is Outcome.PLACED:
-                roster.start(candidate, blocked)
-                num_reserved += growth(candidate)
-                if len(roster.running) >= max_running or builder.num_tokens_left <= 0:
-                    return
-                if any(is_first_class(sequence) for sequence in refused):
-                    return
-            elif outcome in (Outcome.SLOTS, Outcome.BUDGET):
+                self._roster.start(candidate)
+                num_reserved += self._ledgers.growth(candidate)
+                if self._has_passed(refused):
+                    break
+            elif self._refuse(candidate, outcome):
                 refused.append(candidate)
-                if is_first_class(candidate):
-                    return
-            else:
-                blocked.add(candidate.sequence_id)
-                if outcome is Outcome.MEDIA:
-                    roster.ask_ahead(candidate)
+                if (
+                    candidate.passes >= self._max_passes(candidate)
+                    or len(refused) >= _MAX_REFUSED
+                ):
+                    break
+        line.restore()
+
+    def _refuse(self, candidate: Sequence, outcome: Outcome) -> bool:
+        """A candidate got no row; whether others pass it by starting now.
+
+        Changes: it is offered again in the next step, or when its pixels come.
+        """
+        if outcome is Outcome.MEDIA:
+            self._roster.ask_ahead(candidate)
+            if self._roster.awaits_pixels(candidate):
+                self._line.park(candidate)
+                return False
+        self._line.set_aside(candidate)
+        return outcome is not Outcome.SHARED
+
+    def _has_passed(self, refused: list[Sequence]) -> bool:
+        """Somebody has started before these; whether one of them lets nobody else pass."""
+        for sequence in refused:
+            sequence.passes += 1
+        return any(sequence.passes >= self._max_passes(sequence) for sequence in refused)
+
+    def _max_passes(self, sequence: Sequence) -> int:
+        return 0 if sequence.num_retractions else self._config.max_passes
 
     def _land(self, step: int) -> _Flight:
         flight, self._flight = self._flight, None

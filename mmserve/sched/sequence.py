@@ -7,10 +7,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mmserve.core import Matcher, MediaSpan, Prompt, SamplingParams, Usage
+from mmserve.core import (
+    CacheKind,
+    CacheOutcome,
+    CacheUse,
+    Matcher,
+    MediaSpan,
+    Prompt,
+    SamplingParams,
+    Usage,
+)
 from mmserve.radix import Node
 
-__all__ = ["GrowingArray", "Sequence", "SequenceSpec"]
+__all__ = ["GrowingArray", "MissMap", "Sequence", "SequenceSpec", "empty_slots"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -21,8 +30,8 @@ class SequenceSpec:
         sequence_id: unique among all sequences ever handed in.
         seed: 64-bit seed of this answer.
         eos_token_ids: the model's end tokens.
-        client: who asked; no policy looks at it yet.
-        priority: higher goes first.
+        client: who asked; service is shared fairly between clients.
+        priority: higher goes first among the client's own.
         matcher: the answer's grammar; owned by the sequence from now on.
     """
 
@@ -74,6 +83,20 @@ class GrowingArray:
         self._size = size
 
 
+@dataclass(frozen=True, slots=True)
+class MissMap:
+    """What the tree knew of a prompt when its first step was planned.
+
+    Args:
+        ends: (position, outcome): tokens before the position had that outcome if they are
+            computed, unless an earlier position lies behind them.
+        moved_spans: places of spans that are cached behind other tokens.
+    """
+
+    ends: tuple[tuple[int, CacheOutcome], ...] = ()
+    moved_spans: frozenset[int] = frozenset()
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """State of one sequence; written only by this room.
@@ -96,7 +119,14 @@ class Sequence:
         atomic: [start, end) of spans that must not be cut.
         depth: tokens whose slots the tree owns; `node` ends there and is pinned.
         secured: positions in the prompt's list of spans whose features are pinned.
-        overtakes: later arrivals that were admitted before this one.
+        hook: where it hangs in the tree while its prompt is not all planned.
+        sweep: pass over its client's waiting sequences in which it starts.
+        order_rank: its place in the order of those that wait; see `rules`.
+        is_offered: whether it may start now.
+        claimed: the ghost on its way that it computes next.
+        passes: others that started while it found no slots.
+        cache: what its prompt tokens found in the cache, of those accounted for.
+        num_accounted: prompt tokens whose outcome is noted and whose cost is charged.
     """
 
     spec: SequenceSpec
@@ -116,12 +146,17 @@ class Sequence:
     depth: int = 0
     node: Node | None = None
     secured: set[int] = field(default_factory=set)
-    overtakes: int = 0
+    hook: Node | None = None
+    sweep: int = 0
+    order_rank: tuple[tuple[int, int], int, int, int] = ((0, 0), 0, 0, 0)
+    is_offered: bool = False
+    claimed: Node | None = None
+    passes: int = 0
     is_ended: bool = False
     admitted_s: float | None = None
-    cached_text: int = 0
-    cached_image: int = 0
-    cached_video: int = 0
+    cache: tuple[CacheUse, ...] = ()
+    num_accounted: int = 0
+    seen: MissMap = MissMap()
     num_retractions: int = 0
     prefill_ms: float = 0.0
     encode_ms: float = 0.0
@@ -139,7 +174,7 @@ class Sequence:
     @property
     def num_cached(self) -> int:
         """Prompt tokens it did not compute itself."""
-        return self.cached_text + self.cached_image + self.cached_video
+        return sum(use.num_tokens for use in self.cache if use.outcome == "hit")
 
     @property
     def known(self) -> int:
@@ -160,6 +195,12 @@ class Sequence:
         return max(limit, self.computed)
 
     @property
+    def first_score(self) -> int:
+        """First prompt position whose log-probability is wanted, or the prompt's length."""
+        start = self.spec.sampling.prompt_logprobs_from
+        return self.num_prompt if start is None else max(1, start)
+
+    @property
     def rank(self) -> tuple[int, int]:
         """Order of right of way: smaller goes first."""
         return (-self.spec.priority, self.arrival)
@@ -175,24 +216,6 @@ class Sequence:
             if span.start < stop and span.end > start
         ]
 
-    def note_cached(self, start: int, stop: int) -> None:
-        """Count tokens [start, stop) as not computed by us. Changes: usage.
-
-        What a retracted sequence finds again was computed or counted before.
-        """
-        stop = min(stop, self.num_prompt)
-        if self.num_retractions or stop <= start:
-            return
-        num_media = 0
-        for _, span in self.spans_in(start, stop):
-            common = min(span.end, stop) - max(span.start, start)
-            num_media += common
-            if span.kind == "image":
-                self.cached_image += common
-            else:
-                self.cached_video += common
-        self.cached_text += stop - start - num_media
-
     def usage(self) -> Usage:
         """Token counts so far. Pure."""
         return Usage(
@@ -201,10 +224,16 @@ class Sequence:
             image_tokens=self.num_image,
             video_tokens=self.num_video,
             cached_tokens=self.num_cached,
-            cached_text_tokens=self.cached_text,
-            cached_image_tokens=self.cached_image,
-            cached_video_tokens=self.cached_video,
+            cached_text_tokens=self._num_hits("text"),
+            cached_image_tokens=self._num_hits("image"),
+            cached_video_tokens=self._num_hits("video"),
+            cache=self.cache,
             num_retractions=self.num_retractions,
+        )
+
+    def _num_hits(self, kind: CacheKind) -> int:
+        return sum(
+            use.num_tokens for use in self.cache if use.kind == kind and use.outcome == "hit"
         )
 
 

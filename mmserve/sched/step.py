@@ -1,6 +1,6 @@
 """Building one step: rows, in an order in which every row finds what it reads.
 
-budget   tokens of the step | tokens of a sequence | patches to encode | slots
+budget   tokens of the step | prompt tokens of it | tokens of a sequence | patches | slots
 row      [ 0 .... start )   KV is there, or an earlier row of this step writes it
          [ start .. stop )  computed now
 """
@@ -10,15 +10,18 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from mmserve.core import PlanRow, SchedConfig
+import numpy as np
+
+from mmserve.core import PlanRow
 from mmserve.radix import Match, Node
-from mmserve.sched.admission import growth
 from mmserve.sched.choice import row_sampling
-from mmserve.sched.media import Encoding, MediaDesk, feature_uses
-from mmserve.sched.memory import KvMemory, Pending
+from mmserve.sched.ledgers import Ledgers
+from mmserve.sched.media import Encoding, feature_uses
+from mmserve.sched.memory import Pending
+from mmserve.sched.misses import note_hits, note_misses, survey
 from mmserve.sched.sequence import Sequence
 
-__all__ = ["Outcome", "PlannedRow", "StepBuilder"]
+__all__ = ["Outcome", "PlannedRow", "StepBuilder", "StepLimits"]
 
 
 class Outcome(enum.Enum):
@@ -42,18 +45,33 @@ class PlannedRow:
     """Whether the row reaches the last known token."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What a step may take: tokens in all, prompt tokens among them, patches to encode."""
+
+    num_tokens: int
+    num_prompt_tokens: int
+    num_patches: int
+
+
 class StepBuilder:
     """One step in the making."""
 
-    def __init__(self, config: SchedConfig, memory: KvMemory, desk: MediaDesk) -> None:
+    def __init__(self, ledgers: Ledgers, limits: StepLimits) -> None:
         self.rows: list[PlannedRow] = []
-        self.num_tokens_left = config.max_step_tokens
-        self.encoding = Encoding(config.max_step_patches, {})
-        self._chunk_tokens = config.chunk_tokens
-        self._memory = memory
-        self._desk = desk
+        self.num_tokens_left = limits.num_tokens
+        self.num_prompt_left = limits.num_prompt_tokens
+        self.encoding = Encoding(limits.num_patches, {}, {})
+        self._ledgers = ledgers
+        self._memory = ledgers.memory
+        self._desk = ledgers.desk
         self._frontier: dict[Node, list[Sequence]] = {}
         self._has_prompt_rows = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no prompt row has room any more. Pure."""
+        return self.num_tokens_left <= 0 or self.num_prompt_left <= 0
 
     def place(self, sequence: Sequence, *, num_reserved: int | None = None) -> Outcome:
         """Try to give a sequence a row.
@@ -63,24 +81,34 @@ class StepBuilder:
             num_reserved: for a candidate beside others: slots to leave for their growth. The
                 candidate must then have room for all its known tokens and some answer.
 
-        Changes: if PLACED, the step, slots, tree and pins; if MEDIA, what pixels are wanted.
+        Changes: if PLACED, the step, slots, tree, pins, service; if MEDIA, what pixels are
+        wanted.
         """
         match = self._memory.look(sequence)
         start = sequence.computed if match is None else match.num_tokens
         if self._is_under_way(sequence, match, start):
             return Outcome.SHARED
-        num_slots = self._memory.num_available_after(match)
+        num_slots = self._memory.num_room(sequence, match)
         stop = self._stop(sequence, start, num_slots, num_reserved)
         if isinstance(stop, Outcome):
             return stop
-        for place, span in sequence.spans_in(start, stop):
-            if not self._desk.secure(sequence, place, span, self.encoding):
-                stop = max(start, span.start)
-                break
+        stop = self._secure(sequence, start, stop)
         if stop == start:
             return Outcome.MEDIA
         self._add_row(sequence, match, start, stop)
         return Outcome.PLACED
+
+    def _secure(self, sequence: Sequence, start: int, stop: int) -> int:
+        """Make sure of the media of a row; where the row ends for want of some."""
+        ledgers, encoding = self._ledgers, self.encoding
+        for place, span in sequence.spans_in(start, stop):
+            num_items = len(encoding.items)
+            if not self._desk.secure(sequence, place, span, encoding):
+                return max(start, span.start)
+            if len(encoding.items) > num_items:
+                cost = ledgers.config.patch_cost * encoding.num_patches[span.digest]
+                ledgers.fairness.share(self._desk.beneficiaries(span.digest), cost)
+        return stop
 
     def watch(self, sequence: Sequence) -> None:
         """Let others wait for what this running sequence will compute. Changes: the step."""
@@ -92,9 +120,10 @@ class StepBuilder:
         """Whether a running sequence computes the very next token in a later step."""
         if match is None or not match.is_whole or start >= sequence.match_limit:
             return False
-        key = sequence.keys[start]
+        end = start + self._ledgers.config.page_tokens
+        page = sequence.keys.view(start, end)
         return any(
-            other is not sequence and other.keys[start] == key
+            other is not sequence and np.array_equal(other.keys.view(start, end), page)
             for other in self._frontier.get(match.node, ())
         )
 
@@ -103,18 +132,28 @@ class StepBuilder:
     ) -> int | Outcome:
         """Where budgets end the row, or which of them is spent."""
         num_missing = sequence.known - start
-        if self.num_tokens_left <= 0:
+        is_decode = num_missing == 1 and sequence.num_output > 0
+        num_left = self.num_tokens_left
+        if not is_decode:
+            num_left = min(num_left, self.num_prompt_left)
+        if num_left <= 0:
             return Outcome.BUDGET
         if num_reserved is not None:
-            num_needed = num_reserved + growth(sequence) - start
+            num_needed = num_reserved + self._ledgers.growth(sequence) - start
             if num_slots < num_needed:
                 return Outcome.SLOTS
         if num_slots <= 0:
             return Outcome.SLOTS
-        num_tokens = min(num_missing, self.num_tokens_left, num_slots)
-        if num_missing > 1:
-            num_tokens = min(num_tokens, self._chunk_tokens)
-        return self._around_atomic(sequence, start, start + num_tokens, num_slots)
+        num_tokens = min(num_missing, num_left, num_slots)
+        if not is_decode:
+            num_tokens = min(num_tokens, self._ledgers.config.chunk_tokens)
+        stop = self._to_page(start, start + num_tokens, sequence.known)
+        return self._around_atomic(sequence, start, stop, num_slots)
+
+    def _to_page(self, start: int, stop: int, known: int) -> int:
+        """Let a row that does not end the prompt end a page, if it reaches one."""
+        whole = stop - stop % self._ledgers.config.page_tokens
+        return whole if stop < known and whole > start else stop
 
     def _around_atomic(
         self, sequence: Sequence, start: int, stop: int, num_slots: int
@@ -138,10 +177,11 @@ class StepBuilder:
     def _add_row(self, sequence: Sequence, match: Match | None, start: int, stop: int) -> None:
         known = sequence.known
         sampling = row_sampling(sequence) if stop == known else None
-        before = sequence.computed
+        if sequence.num_accounted == 0 and sequence.num_prompt:
+            sequence.seen = survey(sequence, self._memory, start)
         self._memory.advance(sequence, match)
-        sequence.note_cached(before, start)
         pending = self._memory.take(sequence, stop - start)
+        self._account(sequence, start, stop, pending)
         is_scored = sequence.next_score < sequence.num_prompt and stop >= sequence.next_score
         row = PlanRow(
             sequence_id=sequence.sequence_id,
@@ -156,6 +196,32 @@ class StepBuilder:
         )
         self.rows.append(PlannedRow(sequence, row, pending, is_last=stop == known))
         self.num_tokens_left -= stop - start
+        if start < sequence.num_prompt or stop - start > 1:
+            self.num_prompt_left -= stop - start
         self._has_prompt_rows |= stop - start > 1
         if stop < known:
             self.watch(sequence)
+
+    def _account(
+        self, sequence: Sequence, start: int, stop: int, pending: Pending | None
+    ) -> None:
+        """Note hits and misses of a row, and charge for it; never twice for one token."""
+        fairness, client = self._ledgers.fairness, sequence.spec.client
+        first, end = sequence.num_accounted, min(stop, sequence.num_prompt)
+        if stop == sequence.known and sequence.max_new:
+            fairness.charge(client, self._ledgers.config.decode_cost)
+        if end <= first:
+            return
+        if start > first:
+            note_hits(sequence, first, min(start, end))
+            first = min(start, end)
+        if end > first:
+            note_misses(sequence, first, end, sequence.seen)
+            num_shared = 0
+            for node in pending.nodes if pending is not None else ():
+                num_tokens = min(node.depth, end) - max(node.depth - node.num_tokens, first)
+                if num_tokens > 0 and node.guests:
+                    num_shared += num_tokens
+                    fairness.share(node.guests, num_tokens)
+            fairness.charge(client, end - first - num_shared)
+        sequence.num_accounted = end

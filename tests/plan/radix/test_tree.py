@@ -107,7 +107,7 @@ def test_a_namespace_is_forgotten_with_its_last_token():
 def test_matches_end_at_pages():
     """With pages of 4 tokens a match is a multiple of 4."""
     tree = RadixTree(page_tokens=4)
-    put(tree, range(10), range(10))
+    put(tree, range(8), range(8))
     assert [find(tree, range(n)).num_tokens for n in (3, 4, 7, 8, 10)] == [0, 4, 4, 8, 8]
 
 
@@ -140,10 +140,11 @@ def test_a_long_leaf_loses_only_its_end():
 
 
 def test_eviction_never_cuts_a_picture():
-    """A cut that would fall into a picture takes the whole leaf."""
+    """A cut that would fall into a picture takes the whole picture, and what stands before it stays."""
     tree = RadixTree()
     put(tree, [1, -1, -2, -3, 5], range(5))
-    assert tree.evict(2).tolist() == [0, 1, 2, 3, 4]
+    assert tree.evict(2).tolist() == [1, 2, 3, 4]
+    assert find(tree, [1, -1]).num_tokens == 1
 
 
 def test_pinned_tokens_stay():
@@ -174,7 +175,7 @@ def test_a_failed_step_is_taken_out_again():
     tree = RadixTree()
     put(tree, [1, 2], [10, 11])
     above = tree.pin(find(tree, [1, 2]))
-    leaf = tree.grow(above, keys_of([3, 4]), keys_of([12, 13]))
+    (leaf,) = tree.fill(above, keys_of([3, 4]), keys_of([12, 13]))
     tree.unpin(tree.pin(find(tree, [1, 2, 3])))
     assert sorted(tree.prune(leaf, above).tolist()) == [12, 13]
     assert find(tree, [1, 2, 3, 4]).num_tokens == 2
@@ -185,7 +186,7 @@ def test_pruning_stops_at_what_a_neighbour_uses():
     """A node that is pinned stays, and so does all above it."""
     tree = RadixTree()
     root = tree.pin(find(tree, [1, 2, 3]))
-    leaf = tree.grow(root, keys_of([1, 2, 3]), keys_of([0, 1, 2]))
+    (leaf,) = tree.fill(root, keys_of([1, 2, 3]), keys_of([0, 1, 2]))
     neighbour = tree.pin(find(tree, [1, 2]))
     assert tree.prune(leaf, root).tolist() == [2]
     tree.verify([root, neighbour])
@@ -197,7 +198,7 @@ def test_growing_beside_a_run_that_begins_the_same_is_an_error():
     put(tree, [1, 2], [0, 1])
     root = tree.pin(find(tree, [9]))
     with pytest.raises(LedgerBroken):
-        tree.grow(root, keys_of([1, 3]), keys_of([2, 3]))
+        tree.fill(root, keys_of([1, 3]), keys_of([2, 3]))
 
 
 def test_unpinning_too_often_is_an_error():

@@ -48,8 +48,8 @@ def random_driver(chance):
         max_running=chance.choice([1, 2, 4, 16]),
         feature_cache_tokens=chance.choice([8, 20, 1000]),
         max_step_patches=chance.choice([1, 8, 1000]),
-        policy=chance.choice(["longest-prefix", "fcfs"]),
-        max_wait_overtakes=chance.choice([0, 2, 16]),
+        policy=chance.choice(["longest-prefix", "dfs-weight", "shortest-prefill", "priority"]),
+        max_sweep_joiners=chance.choice([0, 2, 8]),
         radix_cache=chance.random() < 0.9,
         page_tokens=chance.choice([1, 1, 4]),
     )

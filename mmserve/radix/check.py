@@ -1,0 +1,60 @@
+"""Checks of the tree's books against its nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from mmserve.core import LedgerBroken
+from mmserve.radix.branch import label_of
+from mmserve.radix.node import Node
+
+__all__ = ["check_node", "count_tree"]
+
+
+def count_tree(nodes: Iterable[Node]) -> tuple[int, int, int, int, int]:
+    """Tokens, evictable tokens, nodes with KV, ghosts, remembered tokens. Pure."""
+    num_tokens = num_evictable = num_nodes = num_ghosts = num_remembered = 0
+    for node in nodes:
+        if node.is_ghost:
+            num_ghosts += 1
+            num_remembered += node.num_tokens if node.is_remembered else 0
+            continue
+        num_nodes += 1
+        num_tokens += node.num_tokens
+        num_evictable += node.num_tokens if node.users == 0 else 0
+    return num_tokens, num_evictable, num_nodes, num_ghosts, num_remembered
+
+
+def check_node(node: Node, num_users: int, page_tokens: int) -> None:
+    """Raise LedgerBroken unless a node agrees with its neighbours and its pins. Pure."""
+    parent = node.parent
+    if node.users != num_users:
+        message = f"a node has {node.users} users, {num_users} pins hold it"
+        raise LedgerBroken(message, want=num_users, got=node.users)
+    if not node.num_tokens or node.num_tokens % page_tokens:
+        raise LedgerBroken("a node is empty, or not of whole pages")
+    if node.slots is not None and len(node.keys) != len(node.slots):
+        raise LedgerBroken("keys and slots of a node differ in number")
+    if parent is None or parent.children.get(label_of(node.keys, 0, page_tokens)) is not node:
+        raise LedgerBroken("a node is not its parent's child")
+    if node.depth != parent.depth + node.num_tokens:
+        raise LedgerBroken("the depth of a node is wrong")
+    _check_kind(node, parent)
+
+
+def _check_kind(node: Node, parent: Node) -> None:
+    kids = node.children.values()
+    if not node.is_ghost and (parent.is_ghost or node.is_remembered):
+        raise LedgerBroken("a node with KV lies below a ghost, or is remembered as evicted")
+    if node.is_ghost and (node.users or not (node.guests or node.is_remembered or kids)):
+        raise LedgerBroken("a ghost is pinned, or nobody wants it")
+    if node.num_resident != sum(not kid.is_ghost for kid in kids):
+        raise LedgerBroken("children with KV are miscounted")
+    below: Counter[str] = Counter()
+    for kid in kids:
+        below.update(kid.guests)
+    if sum(node.guests.values()) != below.total() + node.num_own:
+        raise LedgerBroken("guests are miscounted")
+    if any(node.guests.get(client, 0) < count for client, count in below.items()):
+        raise LedgerBroken("guests of a client are miscounted")

@@ -1,0 +1,107 @@
+"""What clients have been served, and whose turn it is.
+
+    round r, quantum Q:  a client may start sequences while  served / weight < r * Q
+    the round goes on    when nobody who may start has anything to start
+
+Service is counted in prefill tokens: one for each prompt token computed, more for a generated
+token, a patch encoded, a millisecond of media decoding. Work that several wait for is split
+among them. A client that comes back has at most one quantum of credit.
+
+Bound: for two clients with work to start at all times, |served_i / w_i - served_j / w_j| is at
+most Q + U, where U is the most that what one of them has running can still cost. The proof is
+in `docs/concepts/order-and-fairness.md`.
+
+Source: Efficient fair queuing using deficit round robin (Shreedhar and Varghese, 1995), paid
+afterwards; Fairness in serving large language models (Sheng, 2024) for the measure of service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mmserve.core import SchedConfig
+
+__all__ = ["Fairness"]
+
+_MAX_IDLE = 4096
+"""Clients without work that are remembered."""
+
+
+class Fairness:
+    """Service of every client, and the round of every class of clients."""
+
+    def __init__(self, config: SchedConfig) -> None:
+        self.is_on = config.fairness
+        self._quantum = float(config.quantum_tokens)
+        self._weights = dict(config.client_weights)
+        self._classes = dict(config.client_priorities)
+        self._served: dict[str, float] = {}
+        self._num_live: dict[str, int] = {}
+        self._rounds: dict[int, int] = {}
+
+    # Questions
+
+    def turn_of(self, client: str) -> str:
+        """Whose turn a client's sequences wait for: its own, or everybody's. Pure."""
+        return client if self.is_on else ""
+
+    def class_of(self, client: str) -> int:
+        """Higher classes go first. Pure."""
+        return self._classes.get(client, 0)
+
+    def level(self, turn: str) -> float:
+        """Service by weight. Pure."""
+        return self._served.get(turn, 0.0) / self._weights.get(turn, 1.0)
+
+    def may_start(self, turn: str) -> bool:
+        """Whether a turn has credit left in the round of its class. Pure."""
+        return not self.is_on or self.level(turn) < self._limit(self.class_of(turn))
+
+    def served(self) -> Mapping[str, float]:
+        """Service of the clients remembered, in prefill tokens. A copy. Pure."""
+        return dict(self._served)
+
+    # Changes
+
+    def arrive(self, client: str) -> None:
+        """A sequence of a client has come. Changes: a client without work loses old credit."""
+        num_live = self._num_live.get(client, 0)
+        self._num_live[client] = num_live + 1
+        if not num_live:
+            round_ = self._rounds.get(self.class_of(client), 1)
+            least = (round_ - 1) * self._quantum * self._weights.get(client, 1.0)
+            self._served[client] = max(self._served.pop(client, 0.0), least)
+
+    def leave(self, client: str) -> None:
+        """A sequence of a client has ended. Changes: idle clients may be forgotten."""
+        self._num_live[client] -= 1
+        if not self._num_live[client]:
+            del self._num_live[client]
+            if len(self._served) - len(self._num_live) > _MAX_IDLE:
+                self._forget_idle()
+
+    def charge(self, client: str, cost: float) -> None:
+        """Count service. Changes: the client's."""
+        self._served[client] = self._served.get(client, 0.0) + cost
+
+    def share(self, beneficiaries: Mapping[str, int], cost: float) -> None:
+        """Count service of work that sequences share equally. Changes: each client's."""
+        each = cost / sum(beneficiaries.values())
+        for client, count in beneficiaries.items():
+            self.charge(client, each * count)
+
+    def advance(self, turn: str) -> None:
+        """Go on to the first round in which a turn has credit. Changes: its class's round."""
+        round_ = int(self.level(turn) // self._quantum) + 1
+        client_class = self.class_of(turn)
+        self._rounds[client_class] = max(self._rounds.get(client_class, 1), round_)
+
+    def _limit(self, client_class: int) -> float:
+        return self._rounds.get(client_class, 1) * self._quantum
+
+    def _forget_idle(self) -> None:
+        """Forget those without work who came first, except for what they owe."""
+        idle = [client for client in self._served if client not in self._num_live]
+        for client in idle[: _MAX_IDLE // 2]:
+            if self.may_start(client):
+                del self._served[client]

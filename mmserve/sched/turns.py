@@ -1,0 +1,210 @@
+"""Whose turn it is, and from which place in the tree it starts.
+
+    lane    the clients of one class; classes strictly one before the other
+    turn    one client's waiting sequences (everybody's, without fairness), in sweeps
+    place   a node with KV from which sequences of a turn may start
+
+A *sweep* is one pass over those that wait, best place first. Newcomers join the sweep under way
+while it has room: for as many as it began with, and for a few. The others make up the next
+one. So a sequence starts before anything that came after its own sweep was full, and still a
+long line is served branch by branch.
+
+All heaps here are lazy: an entry whose key has changed is set right when it comes up; whatever
+makes a key better pushes a new entry.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+from mmserve.radix import Node
+from mmserve.sched.fairness import Fairness
+from mmserve.sched.order import PrefixOrder
+from mmserve.sched.rules import Key, OrderRule
+from mmserve.sched.sequence import Sequence
+
+__all__ = ["Turns"]
+
+
+class _Turn:
+    """Places of one turn, and its sweep."""
+
+    __slots__ = ("has_begun", "num_joined", "num_room", "num_waiting", "places", "sweep")
+
+    def __init__(self) -> None:
+        self.places: list[tuple[Key, int, Node]] = []
+        self.num_waiting = 0
+        self.sweep = 0
+        self.has_begun = False
+        self.num_joined = 0
+        self.num_room = 0
+
+
+class _Lane:
+    """Turns of one class: those in front by key, the others by the service they had."""
+
+    __slots__ = ("front", "resting")
+
+    def __init__(self) -> None:
+        self.front: list[tuple[Key, int, str]] = []
+        self.resting: list[tuple[float, int, str]] = []
+
+
+class Turns:
+    """Picks the next sequence: class, then credit, then key.
+
+    Args:
+        rule: the order within what may start.
+        num_joiners: newcomers that may join a sweep however few it began with; 0 for none.
+    """
+
+    def __init__(self, rule: OrderRule, fairness: Fairness, num_joiners: int) -> None:
+        self._rule = rule
+        self._fairness = fairness
+        self._num_joiners = num_joiners
+        self._turns: dict[str, _Turn] = {}
+        self._lanes: dict[int, _Lane] = {}
+        self._serial = 0
+        self.order = PrefixOrder(fairness.turn_of, self._note_place)
+
+    # Sequences
+
+    def enter(self, sequence: Sequence) -> None:
+        """A newcomer is given its sweep. Changes: the turn's sweep."""
+        turn = self._turns.setdefault(self._turn_of(sequence), _Turn())
+        if not turn.num_waiting:
+            turn.sweep, turn.has_begun = turn.sweep + 1, False
+        turn.num_waiting += 1
+        sequence.sweep = turn.sweep
+        if turn.has_begun and self._fairness.is_on:
+            turn.num_joined += 1
+            sequence.sweep += turn.num_joined > turn.num_room
+
+    def enter_again(self, sequence: Sequence) -> None:
+        """A retracted sequence goes before all sweeps. Changes: the turn."""
+        self._turns.setdefault(self._turn_of(sequence), _Turn()).num_waiting += 1
+        sequence.sweep = -1
+
+    def leave(self, sequence: Sequence) -> None:
+        """A sequence waits no more. Changes: the turn; an empty one is forgotten."""
+        name = self._turn_of(sequence)
+        turn = self._turns[name]
+        turn.num_waiting -= 1
+        if not turn.num_waiting:
+            del self._turns[name]
+
+    # The next one
+
+    def pick(self, *, may_advance: bool) -> Sequence | None:
+        """Who starts next, or None. With `may_advance` a class with no credit gets more.
+
+        Changes: rounds, sweeps, the heaps; the sequence stays where it is.
+        """
+        for client_class in sorted(self._lanes, reverse=True):
+            lane = self._lanes[client_class]
+            name = self._front_turn(lane)
+            if name is None and may_advance:
+                self._advance(lane)
+                name = self._front_turn(lane)
+            if name is not None:
+                turn = self._turns[name]
+                self._begin_sweep(turn, turn.places[0][0][1])
+                return self.order.first_sequence(turn.places[0][2], name)
+            if not lane.resting:
+                del self._lanes[client_class]
+        return None
+
+    # Inside
+
+    def _turn_of(self, sequence: Sequence) -> str:
+        return self._fairness.turn_of(sequence.spec.client)
+
+    def _begin_sweep(self, turn: _Turn, sweep: int) -> None:
+        if sweep > turn.sweep or (sweep == turn.sweep and not turn.has_begun):
+            turn.sweep, turn.has_begun, turn.num_joined = sweep, True, 0
+            turn.num_room = max(self._num_joiners, turn.num_waiting) if self._num_joiners else 0
+
+    def _note_place(self, name: str, node: Node) -> None:
+        """A place has got a first member, or a better one."""
+        first = self.order.first(node, name)
+        turn = self._turns.get(name)
+        if first is None or turn is None:
+            return
+        key = self._rule.key(first, node)
+        is_best = not turn.places or key < turn.places[0][0]
+        self._push(turn.places, key, node, turn.num_waiting)
+        if is_best:
+            self._note_turn(name, key)
+
+    def _note_turn(self, name: str, key: Key) -> None:
+        client_class = self._fairness.class_of(name)
+        lane = self._lanes.setdefault(client_class, _Lane())
+        if self._fairness.may_start(name):
+            self._push(lane.front, key, name, len(self._turns))
+        else:
+            self._push(lane.resting, self._fairness.level(name), name, len(self._turns))
+
+    def _push(self, heap: list[Any], key: Any, item: Any, most: int) -> None:  # noqa: ANN401
+        """Put an entry in; of `most` items, so that old ones are swept now and then."""
+        self._serial += 1
+        heapq.heappush(heap, (key, self._serial, item))
+        if len(heap) > 64 + 4 * most:
+            best: dict[Any, Any] = {}
+            for entry in sorted(heap):
+                best.setdefault(entry[2], entry)
+            heap[:] = best.values()
+
+    def _key_of(self, name: str) -> Key | None:
+        """Key of a turn's best place. Changes: entries of places that are none are gone."""
+        turn = self._turns.get(name)
+        if turn is None:
+            return None
+        places = turn.places
+        while places:
+            key, serial, node = places[0]
+            first = self.order.first(node, name)
+            now = None if first is None else self._rule.key(first, node)
+            if now == key:
+                return key
+            if now is None:
+                heapq.heappop(places)
+            else:
+                heapq.heapreplace(places, (now, serial, node))
+        return None
+
+    def _front_turn(self, lane: _Lane) -> str | None:
+        """The turn whose place goes first, of those with credit."""
+        front = lane.front
+        while front:
+            key, serial, name = front[0]
+            now = self._key_of(name)
+            if now is None:
+                heapq.heappop(front)
+            elif not self._fairness.may_start(name):
+                heapq.heappop(front)
+                self._push(lane.resting, self._fairness.level(name), name, len(self._turns))
+            elif now == key:
+                return name
+            else:
+                heapq.heapreplace(front, (now, serial, name))
+        return None
+
+    def _advance(self, lane: _Lane) -> None:
+        """Give the class credit until the turn served least has some, and its equals."""
+        resting, has_gone_on = lane.resting, False
+        while resting:
+            level, serial, name = resting[0]
+            now, key = self._fairness.level(name), self._key_of(name)
+            if key is None:
+                heapq.heappop(resting)
+            elif now != level:
+                heapq.heapreplace(resting, (now, serial, name))
+            elif self._fairness.may_start(name):
+                heapq.heappop(resting)
+                self._push(lane.front, key, name, len(self._turns))
+            elif has_gone_on:
+                return
+            else:
+                self._fairness.advance(name)
+                has_gone_on = True
