@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import Field, fields
 from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from mmserve.core import (
     EngineConfig,
@@ -13,6 +14,7 @@ from mmserve.core import (
     SchedConfig,
     ServerConfig,
 )
+from mmserve.server.metrics_help import HELP
 
 HERE = Path(__file__).parent
 SETTINGS = (EngineConfig, SchedConfig, MediaConfig, ServerConfig)
@@ -24,12 +26,24 @@ def table(kind: type, *, with_range: bool) -> str:
         "| name | default | range | meaning |" if with_range else "| name | default | meaning |"
     )
     lines = [head, "|" + "---|" * (head.count("|") - 1)]
+    hints = get_type_hints(kind)
     for spec in fields(kind):
         if "doc" in spec.metadata:
             span = [_range(spec)] if with_range else []
-            cells = [f"`{spec.name}`", f"`{spec.default}`", *span, spec.metadata["doc"]]
+            cells = [
+                f"`{spec.name}`",
+                f"`{spec.default}`",
+                *span,
+                _meaning(spec, hints[spec.name]),
+            ]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _meaning(spec: Field[object], hint: object) -> str:
+    words = get_args(hint) if get_origin(hint) is Literal else ()
+    named = ": " + ", ".join(f"`{word}`" for word in words) if words else ""
+    return spec.metadata["doc"] + named
 
 
 def _range(spec: Field[object]) -> str:
@@ -68,7 +82,22 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"settings.md": settings_page, "sampling.md": sampling_page, "errors.md": errors_page}
+def metrics_page() -> str:
+    """Counters and gauges."""
+    intro = (
+        "# Metrics\n\nSeries of `/metrics`. Those in `_total` only grow, others are gauges.\n"
+    )
+    lines = ["| name | meaning |", "|---|---|"]
+    lines += [f"| `mmserve_{name}` | {words} |" for name, words in HELP.items()]
+    return "\n".join([intro, *lines]) + "\n"
+
+
+PAGES = {
+    "settings.md": settings_page,
+    "sampling.md": sampling_page,
+    "errors.md": errors_page,
+    "metrics.md": metrics_page,
+}
 
 
 def main() -> None:

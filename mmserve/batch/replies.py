@@ -17,6 +17,7 @@ from mmserve.core import (
     PromptReport,
     Timing,
     Usage,
+    read_cache_table,
 )
 
 __all__ = ["ANSWER_ERRORS", "error_of", "parse_reply"]
@@ -49,6 +50,7 @@ def parse_reply(reply: Mapping[str, Any], request_id: str) -> tuple[Output, Prom
             cached_image_tokens=details.get("image", 0),
             cached_video_tokens=details.get("video", 0),
             num_retractions=meta.get("num_retractions", 0),
+            cache=read_cache_table(meta.get("cache")),
         ),
         # Whatever is no known good end ("abort", a new word) must not pass for an answer.
         finish=Finish(reason if reason in ("stop", "length") else "abort"),

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from mmserve.cli.pairs import PairReader
 from mmserve.core import EngineConfig, MediaConfig, SchedConfig, ServerConfig
 
 __all__ = ["ENGINE", "MODEL", "SERVER", "FlagGroup", "Settings", "with_settings"]
@@ -47,7 +48,7 @@ SERVER = (FlagGroup(ServerConfig, "Server"), *ENGINE)
 _MAY_BE_ZERO = (
     "port",
     "max_redirects",
-    "max_wait_overtakes",
+    "max_sweep_joiners",
     "feature_cache_tokens",
     "grammar_cache_bytes",
     "source_cache_bytes",
@@ -111,14 +112,22 @@ def _flag(group: FlagGroup, setting: Field[Any]) -> inspect.Parameter:
     kind = typing.get_type_hints(group.kind)[setting.name]
     default = setting.default
     assert default is not MISSING, setting.name  # noqa: S101
+    shape: dict[str, Any] = {}
     if typing.get_origin(kind) is tuple:
-        kind, default = list[typing.get_args(kind)[0]], list(default)  # type: ignore[misc]
+        item, default = typing.get_args(kind)[0], list(default)
+        if typing.get_origin(item) is tuple:
+            reader = PairReader(typing.get_args(item)[1])
+            item, shape = str, {"parser": reader.read, "metavar": reader.metavar}
+        kind = list[item]  # type: ignore[valid-type]
     name, doc = setting.name, setting.metadata["doc"]
     if default is True:  # what is on can only be switched off
         name, doc, default = f"no_{name}", f"do not {doc}", False
     flag = f"--{name.replace('_', '-')}"
     low = setting.metadata.get("low", _lowest(name, kind))
-    option = typer.Option(flag, help=doc, min=low, rich_help_panel=group.panel)
+    high = setting.metadata.get("high")
+    option = typer.Option(
+        flag, help=doc, min=low, max=high, rich_help_panel=group.panel, **shape
+    )
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -1,19 +1,35 @@
-"""`mmserve show`: a part of the engine draws what it holds, on a small example."""
+"""`mmserve show`: a part of the engine draws what it holds, here or at a server."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from mmserve.batch.replies import error_of
 from mmserve.cli import console
 from mmserve.cli.engines import opener_of
-from mmserve.cli.flags import MODEL, Settings, with_settings
+from mmserve.cli.flags import MODEL, FlagGroup, Settings, with_settings
 from mmserve.cli.samples import load_samples, sample_request
+from mmserve.core import BackendFailed, BadRequest, EngineConfig, MmserveError
 
-__all__ = ["Room", "show"]
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["Room", "ShowFlags", "show"]
+
+_CONNECT_S = 10.0
+_ANSWER_S = 60.0
+_TYPES = {"text": "text/plain", "svg": "image/svg+xml"}
+_OK = 200
+_KEY = (401, 403)
+_NO_DRAWING = (200, 301, 302, 307, 308, 404, 405)
+
+Form = Literal["text", "svg"]
 
 
 class Room(Enum):
@@ -23,25 +39,89 @@ class Room(Enum):
     SCHED = "sched"
 
 
-@with_settings(MODEL)
+def _flag(doc: str) -> Any:  # noqa: ANN401
+    return field(default=None, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowFlags:
+    """What to look at, and where the drawing goes."""
+
+    url: str | None = _flag("server to look into, in place of a small example")
+    api_key: str | None = _flag("key for that server")
+    svg: str | None = _flag("draw for a browser: write an SVG file here, or - for stdout")
+
+
+@with_settings((FlagGroup(ShowFlags, "Drawing"), *MODEL))
 def show(
     ctx: typer.Context,
     room: Annotated[Room, typer.Argument(help="radix: what is cached; sched: who ran when.")],
     *,
     settings: Settings,
 ) -> None:
-    """Draw what a part of the engine holds: some questions about the sample media are asked.
+    """Draw what a part of the engine holds: of a server, or of a small example.
 
-    radix is drawn after the last answer, sched when the first answer begins.
+    In the example ten questions about the sample media are asked at once, and the drawing is
+    made after the last answer. Examples: mmserve show radix; mmserve show sched --svg
+    steps.svg; mmserve show sched --url http://127.0.0.1:30000
     """
-    with opener_of(ctx)(settings.engine()) as client:
-        tickets = [
-            client.submit(sample_request(f"show-{sample.name}-{index}", sample, index))
-            for sample in load_samples()
-            for index in range(len(sample.questions))
-        ]
-        drawing = None
+    flags, config = settings.of(ShowFlags), settings.engine()
+    form: Form = "text" if flags.svg is None else "svg"
+    if flags.url is None:
+        drawing = _draw_example(ctx, config, room.value, form)
+    elif config != EngineConfig():
+        message = "--url is given, and flags of an engine"
+        raise BadRequest(message, field="url", reason="several", hint="give one of them")
+    else:
+        drawing = _fetch(flags.url, flags.api_key, room.value, form)
+    if flags.svg is None or flags.svg == "-":
+        console.say(drawing.rstrip("\n"))
+    else:
+        Path(flags.svg).write_text(drawing, encoding="utf-8")
+        console.note(f"{flags.svg} is written, a browser shows it")
+
+
+def _draw_example(ctx: typer.Context, config: EngineConfig, room: str, form: Form) -> str:
+    with opener_of(ctx)(config) as client:
+        tickets = []
+        for sample in load_samples():
+            for index in range(len(sample.questions)):
+                request = sample_request(f"show-{sample.name}-{index}", sample, index)
+                tickets.append(client.submit(replace(request, client=sample.name)))
         for _ in itertools.chain.from_iterable(ticket.outputs() for ticket in tickets):
-            if drawing is None and room is Room.SCHED:
-                drawing = client.drawing(room.value)
-        console.say(drawing or client.drawing(room.value))
+            pass
+        return client.drawing(room, form)
+
+
+def _fetch(url: str, api_key: str | None, room: str, form: Form) -> str:
+    """A server's drawing. Raises BackendFailed if there is none, or what the server says."""
+    import httpx  # noqa: PLC0415 - takes 0.1 s, and the example does without
+
+    headers = {b"Authorization": f"Bearer {api_key}".encode()} if api_key else {}
+    timeout = httpx.Timeout(_ANSWER_S, connect=_CONNECT_S)
+    try:
+        with httpx.Client(headers=headers, timeout=timeout, trust_env=False) as http:
+            response = http.get(f"{url.rstrip('/')}/show/{room}", params={"format": form})
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        message = f"cannot reach {url}: {str(error) or type(error).__name__}"
+        raise BackendFailed(message, hint="is the server running?", status=None) from error
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    if response.status_code == _OK and kind == _TYPES[form]:
+        return response.text
+    raise _refusal(url, response, has_key=api_key is not None)
+
+
+def _refusal(url: str, response: httpx.Response, *, has_key: bool) -> MmserveError:
+    status = response.status_code
+    if status in _KEY:
+        message = f"{url} refuses the API key" if has_key else f"{url} wants an API key"
+        return BackendFailed(message, hint="give it with --api-key", status=status)
+    if status in _NO_DRAWING:
+        message = f"{url} answers with status {status}, and no drawing"
+        hint = "is it an mmserve server, of this version?"
+        return BackendFailed(message, hint=hint, status=status)
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    return error_of(status, body, response.headers.get("retry-after"))

@@ -90,7 +90,7 @@ class SchedConfig:
         1.0, "service charged for a millisecond of media decoding, in prefill tokens", low=0
     )
     max_sweep_joiners: int = _setting(
-        8, "newcomers that may join a sweep, besides as many as it began with; 0: none", low=0
+        8, "newcomers that may join a sweep that began short; others take more; 0: none", low=0
     )
     max_passes: int = _setting(
         16, "others that may start before a request for which there are no slots", low=0

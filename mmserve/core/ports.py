@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from mmserve.core.model import ModelInfo
 from mmserve.core.output import Output, PromptReport
@@ -111,6 +111,6 @@ class Client(Protocol):
         """Counters and gauges by `series_key`, without the `mmserve_` prefix. Pure."""
         ...
 
-    def drawing(self, room: str) -> str:
-        """A room's state as text a person can read (`radix`, `sched`). Pure."""
+    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
+        """A room's state (`radix`, `sched`) as text for 80 columns, or as an SVG file. Pure."""
         ...

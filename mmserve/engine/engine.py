@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from mmserve.core import (
     Broken,
@@ -21,7 +21,7 @@ from mmserve.core import (
 )
 from mmserve.engine.answer import Answer, collect
 from mmserve.engine.calls import chat_parts, prompt_parts, sampling_of
-from mmserve.engine.counters import engine_counters
+from mmserve.engine.counters import engine_counters, sched_counters
 from mmserve.engine.intake import Prepared, as_ours
 from mmserve.engine.load import Parts, load_parts
 from mmserve.engine.loop import EngineLoop
@@ -128,16 +128,22 @@ class Engine:
         return True
 
     def counters(self) -> dict[str, float]:
-        """Counters and gauges by name; raises if the loop has stopped. See `Client`."""
+        """Counters and gauges by name; raises if the loop has stopped. See `Client`.
+
+        Cost: some milliseconds if requests have ended since, for the optimum of the latest.
+        """
         if self._loop.failure is not None:
             raise self._loop.failure
         plane = self._parts.plane
         media = None if plane is None else plane.counters()
-        return engine_counters(self._parts.scheduler.counts(), media, self._loop.ends)
+        scheduler, config = self._parts.scheduler, self._parts.config.sched
+        named = engine_counters(scheduler.counts(), media, self._loop.ends)
+        return named | sched_counters(scheduler.report(), config)
 
-    def drawing(self, room: str) -> str:
-        """A room's state as text; see `core.ports.Client`."""
-        answer: str = self._loop.call(lambda: self._parts.scheduler.drawing(room)).result()
+    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
+        """A room's state for people to look at; see `core.ports.Client`."""
+        scheduler = self._parts.scheduler
+        answer: str = self._loop.call(lambda: scheduler.drawing(room, form)).result()
         return answer
 
     # --- plain calls -------------------------------------------------------------------------

@@ -282,7 +282,12 @@ class EngineLoop:
             prepared.media_ms.preprocess += pixels.preprocess_ms
         if pixels.inputs is not None and sharers:
             num_patches = sharers[0].items[pixels.digest].num_patches
-            self._scheduler.provide(pixels.digest, pixels.inputs, num_patches=num_patches)
+            self._scheduler.provide(
+                pixels.digest,
+                pixels.inputs,
+                num_patches=num_patches,
+                decode_ms=pixels.decode_ms,
+            )
         else:
             error = pixels.error or Aborted("nobody needs the picture any more")
             self._publish(self._scheduler.refuse(pixels.digest, error))

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mmserve.core import Aborted, ProgramMisuse, Usage
+from mmserve.core import Aborted, ProgramMisuse, Usage, total_usage
 from mmserve.lang.backends.port import Backend, Call
 from mmserve.lang.body import Body
 from mmserve.lang.conversation import Conversation, role_after
@@ -279,12 +279,7 @@ class Execution:
             counts = [answer.usage for answer in self.answers]
             children = list(self.children)
         counts += [child.usage() for child in children]
-        return _total(counts)
-
-
-def _total(counts: Sequence[Usage]) -> Usage:
-    names = Usage.__dataclass_fields__
-    return Usage(**{name: sum(getattr(count, name) for count in counts) for name in names})
+        return total_usage(counts)
 
 
 def _aborted_by(error: BaseException) -> BaseException:

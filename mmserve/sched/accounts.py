@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from mmserve.core import Usage
 
-__all__ = ["CacheAccount", "WaitAccount", "Waits"]
+__all__ = ["CacheAccount", "WaitAccount", "Waits", "quantile"]
 
 _NUM_WAITS = 512
 """Latest waits of a client that its quantiles are of."""

@@ -45,7 +45,7 @@ class Books:
         self,
         service: Mapping[str, float],
         running: Iterable[Sequence],
-        waiting: Iterable[Sequence],
+        waiting: Mapping[str, int],
     ) -> SchedReport:
         """The accounts as they stand. Pure. Cost: sorts the latest requests if some are new."""
         return SchedReport(
@@ -54,5 +54,5 @@ class Books:
             waits=self._waits.quantiles(),
             service=service,
             running=Counter(sequence.spec.client for sequence in running),
-            waiting=Counter(sequence.spec.client for sequence in waiting),
+            waiting=waiting,
         )

@@ -28,7 +28,11 @@ _MAX_IDLE = 4096
 
 
 class Fairness:
-    """Service of every client, and the round of every class of clients."""
+    """Service of every client, and the round of every class of clients.
+
+    What decides a turn is service counted from where a client came in, see `arrive`; what it
+    was charged is kept beside that.
+    """
 
     def __init__(self, config: SchedConfig) -> None:
         self.is_on = config.fairness
@@ -36,6 +40,7 @@ class Fairness:
         self._weights = dict(config.client_weights)
         self._classes = dict(config.client_priorities)
         self._served: dict[str, float] = {}
+        self._charged: dict[str, float] = {}
         self._num_live: dict[str, int] = {}
         self._rounds: dict[int, int] = {}
 
@@ -57,9 +62,13 @@ class Fairness:
         """Whether a turn has credit left in the round of its class. Pure."""
         return not self.is_on or self.level(turn) < self._limit(self.class_of(turn))
 
-    def served(self) -> Mapping[str, float]:
-        """Service of the clients remembered, in prefill tokens. A copy. Pure."""
-        return dict(self._served)
+    def served(self) -> dict[str, float]:
+        """Service that decides turns, by client, in prefill tokens. A copy. Pure."""
+        return self._served.copy()
+
+    def charged(self) -> dict[str, float]:
+        """Service charged to the clients remembered, in prefill tokens. A copy. Pure."""
+        return self._charged.copy()
 
     # Changes
 
@@ -83,6 +92,7 @@ class Fairness:
     def charge(self, client: str, cost: float) -> None:
         """Count service. Changes: the client's."""
         self._served[client] = self._served.get(client, 0.0) + cost
+        self._charged[client] = self._charged.get(client, 0.0) + cost
 
     def share(self, beneficiaries: Mapping[str, int], cost: float) -> None:
         """Count service of work that sequences share equally. Changes: each client's."""
@@ -105,3 +115,4 @@ class Fairness:
         for client in idle[: _MAX_IDLE // 2]:
             if self.may_start(client):
                 del self._served[client]
+                self._charged.pop(client, None)

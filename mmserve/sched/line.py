@@ -29,6 +29,7 @@ class WaitingLine:
         self._memory = memory
         self._turns = Turns(self._rule, fairness, config.max_sweep_joiners)
         self._waiting: dict[int, Sequence] = {}
+        self._num_by_client: dict[str, int] = {}
         self._aside: list[Sequence] = []
         memory.tree.watcher = self._turns.order
 
@@ -38,9 +39,9 @@ class WaitingLine:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._waiting.values())
 
-    def snapshot(self) -> tuple[Sequence, ...]:
-        """All who wait. Pure. Another thread may ask, amid a change."""
-        return tuple(self._waiting.copy().values())
+    def num_by_client(self) -> dict[str, int]:
+        """How many wait, by client; a copy, without zeros. Pure. Another thread may ask."""
+        return self._num_by_client.copy()
 
     # They come
 
@@ -92,8 +93,7 @@ class WaitingLine:
     def admit(self, sequence: Sequence) -> None:
         """It runs now; it hangs on until its prompt is planned. Changes: the line."""
         self._turns.order.withdraw(sequence)
-        self._turns.leave(sequence)
-        del self._waiting[sequence.sequence_id]
+        self._leave(sequence)
 
     def keep_claim(self, sequence: Sequence) -> None:
         """A running sequence has had a row: it claims what it computes next, or is done.
@@ -110,8 +110,7 @@ class WaitingLine:
     def remove(self, sequence: Sequence) -> None:
         """It waits no more, and does not run. Changes: the line, the tree."""
         self._turns.order.withdraw(sequence)
-        self._turns.leave(sequence)
-        del self._waiting[sequence.sequence_id]
+        self._leave(sequence)
         self.take_down(sequence)
 
     def take_down(self, sequence: Sequence) -> None:
@@ -129,5 +128,15 @@ class WaitingLine:
         client_class = self._fairness.class_of(sequence.spec.client)
         sequence.order_rank = self._rule.rank(sequence, client_class)
         self._waiting[sequence.sequence_id] = sequence
+        client = sequence.spec.client
+        self._num_by_client[client] = self._num_by_client.get(client, 0) + 1
         self._memory.hang(sequence)
         self._turns.order.offer(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._turns.leave(sequence)
+        del self._waiting[sequence.sequence_id]
+        client = sequence.spec.client
+        self._num_by_client[client] -= 1
+        if not self._num_by_client[client]:
+            del self._num_by_client[client]

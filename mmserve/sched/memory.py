@@ -169,6 +169,7 @@ class KvMemory:
         if pending is not None:
             above = self.tree.ancestor(pending.leaf, pending.start)
             self.tree.hold(above)
+            self.tree.hold(above)  # until `discard`, so that nothing is joined with it
             self.tree.unpin(pending.leaf)
             self.pool.give_back(sequence.slots.view(sequence.depth, num_slots))
             start = min(start, pending.start)
@@ -181,6 +182,8 @@ class KvMemory:
     def discard(self, pending: Pending, above: Node) -> None:
         """Forget what `undo` left in the tree, unless a neighbour uses it. Changes: both."""
         self.pool.give_back(self.tree.prune(pending.leaf, above))
+        self.tree.unpin(above)
+        self.tree.tidy(above)
 
     def release(self, sequence: Sequence) -> None:
         """Let go of all; computed tokens stay findable. Changes: tree, pool, sequence."""

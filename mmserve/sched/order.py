@@ -10,6 +10,9 @@ A ghost's crowd stands in its parent's crowd with its first member. A node with 
 has a first member is a *place*: starting from it, a sequence has all of the node's depth
 cached. So when the picture gets KV, one place is added, however many questions hang below.
 
+A sequence hung at a ghost goes before what hangs below it, if priority and sweep are the same:
+it computes the beginning of their prompts, and perhaps, with its answer, more.
+
 A ghost is *claimed* while a running sequence computes its beginning; what hangs below would
 compute the same tokens again, and is not offered until they are there.
 
@@ -33,12 +36,16 @@ _Entry = tuple[Rank, int, Sequence | Node]
 
 
 class _Crowd:
-    """What may start from one node in one turn; `first` is the rank of the top entry."""
+    """What may start from one node in one turn: `own` hangs there, `below` are ghosts below.
 
-    __slots__ = ("entries", "first")
+    `first` is the least rank of both.
+    """
+
+    __slots__ = ("below", "first", "own")
 
     def __init__(self) -> None:
-        self.entries: list[_Entry] = []
+        self.own: list[_Entry] = []
+        self.below: list[_Entry] = []
         self.first: Rank | None = None
 
 
@@ -70,9 +77,9 @@ class PrefixOrder:
         """Who that is. Pure."""
         while True:
             crowd = self._crowd(node, turn)
-            if crowd is None or not crowd.entries:
+            if crowd is None or crowd.first is None:
                 raise LedgerBroken("a place promises a sequence that is not there")
-            source = crowd.entries[0][2]
+            source = self._choose(node, crowd)
             if isinstance(source, Sequence):
                 return source
             node = source
@@ -186,13 +193,22 @@ class PrefixOrder:
 
     # Inside
 
+    def _choose(self, node: Node, crowd: _Crowd) -> Sequence | Node:
+        own = crowd.own[0] if crowd.own else None
+        below = crowd.below[0] if crowd.below else None
+        if own is None or below is None:
+            return (own or below or _nothing())[2]
+        if node.is_ghost and own[0][:2] == below[0][:2]:
+            return own[2]
+        return min(own, below)[2]
+
     def _crowd(self, node: Node, turn: str) -> _Crowd | None:
         return self._crowds.get(node, {}).get(turn)
 
     def _push(self, node: Node, turn: str, rank: Rank, source: Sequence | Node) -> None:
         crowd = self._crowds.setdefault(node, {}).setdefault(turn, _Crowd())
         self._serial += 1
-        entries = crowd.entries
+        entries = crowd.own if isinstance(source, Sequence) else crowd.below
         heapq.heappush(entries, (rank, self._serial, source))
         if len(entries) > 64 + 4 * sum(node.guests.values()):
             true = {id(e[2]): e for e in entries if self._rank_now(node, turn, e[2]) == e[0]}
@@ -220,18 +236,26 @@ class PrefixOrder:
             node = parent
 
     def _true_first(self, node: Node, turn: str, crowd: _Crowd) -> Rank | None:
-        """Rank of the first entry that holds. Changes: entries before it are gone."""
-        entries = crowd.entries
+        """The least rank that holds. Changes: entries that do not hold any more are gone."""
+        ranks = [
+            entries[0][0]
+            for entries in (crowd.own, crowd.below)
+            if self._set_right(node, turn, entries)
+        ]
+        return min(ranks, default=None)
+
+    def _set_right(self, node: Node, turn: str, entries: list[_Entry]) -> bool:
+        """Whether any entry holds. Changes: if so, the top one does."""
         while entries:
             rank, serial, source = entries[0]
             now = self._rank_now(node, turn, source)
             if now == rank:
-                return rank
+                return True
             if now is None:
                 heapq.heappop(entries)
             else:
                 heapq.heapreplace(entries, (now, serial, source))
-        return None
+        return False
 
     def _rank_now(self, node: Node, turn: str, source: Sequence | Node) -> Rank | None:
         if isinstance(source, Sequence):
@@ -255,6 +279,10 @@ class PrefixOrder:
         if node.parent is not None:
             for turn in tuple(self._crowds.get(node, {})):
                 self._refresh(node.parent, turn)
+
+
+def _nothing() -> _Entry:
+    raise LedgerBroken("a crowd with a first member is empty")
 
 
 def _hook(sequence: Sequence) -> Node:

@@ -259,7 +259,7 @@ class Scheduler:
 
     def service(self) -> dict[str, float]:
         """Service charged by client so far, in prefill tokens. A copy. Pure."""
-        return dict(self._fairness.served())
+        return self._fairness.charged()
 
     def report(self) -> SchedReport:
         """Accounts of cache, clients and the optimum. Pure. Another thread may ask.
@@ -267,7 +267,7 @@ class Scheduler:
         Cost: milliseconds if requests have ended since, for the optimum.
         """
         running = tuple(self._roster.running.copy().values())
-        return self._books.report(self.service(), running, self._line.snapshot())
+        return self._books.report(self.service(), running, self._line.num_by_client())
 
     def verify(self) -> None:
         """Raise LedgerBroken unless all ledgers add up. Pure. Cost: O(slots + nodes)."""

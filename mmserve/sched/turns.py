@@ -5,9 +5,12 @@
     place   a node with KV from which sequences of a turn may start
 
 A *sweep* is one pass over those that wait, best place first. Newcomers join the sweep under way
-while it has room: for as many as it began with, and for a few. The others make up the next
-one. So a sequence starts before anything that came after its own sweep was full, and still a
-long line is served branch by branch.
+while it has room: for a few, and for as many again for each with which it began beyond a few.
+The others make up the next one. So a sequence starts before anything that came after its own
+sweep was full, and still a long line is served branch by branch.
+
+    began with   5   9   16   100      of these wait
+    room for     8   8   64   736      more that join
 
 All heaps here are lazy: an entry whose key has changed is set right when it comes up; whatever
 makes a key better pushes a new entry.
@@ -56,7 +59,7 @@ class Turns:
 
     Args:
         rule: the order within what may start.
-        num_joiners: newcomers that may join a sweep however few it began with; 0 for none.
+        num_joiners: the few of above; 0 for none.
     """
 
     def __init__(self, rule: OrderRule, fairness: Fairness, num_joiners: int) -> None:
@@ -123,7 +126,8 @@ class Turns:
     def _begin_sweep(self, turn: _Turn, sweep: int) -> None:
         if sweep > turn.sweep or (sweep == turn.sweep and not turn.has_begun):
             turn.sweep, turn.has_begun, turn.num_joined = sweep, True, 0
-            turn.num_room = max(self._num_joiners, turn.num_waiting) if self._num_joiners else 0
+            few = self._num_joiners
+            turn.num_room = max(few, few * (turn.num_waiting - few))
 
     def _note_place(self, name: str, node: Node) -> None:
         """A place has got a first member, or a better one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +12,15 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from mmserve.core import CallTimeout, NotFound, RawPart, Request, SamplingParams
+from mmserve.core import (
+    CallTimeout,
+    NotFound,
+    RawPart,
+    Request,
+    SamplingParams,
+    ServerConfig,
+    parse_series,
+)
 from mmserve.server.answer import collect
 from mmserve.server.calls import OpenCall
 from mmserve.server.errors import not_ready
@@ -33,6 +42,7 @@ __all__ = [
 
 _PROBE_TIMEOUT_S = 20.0
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_STARS = "***"
 
 
 async def models(service: Service, _http: HttpRequest) -> Response:
@@ -65,18 +75,18 @@ async def model_info(service: Service, _http: HttpRequest) -> Response:
 
 
 async def server_info(service: Service, _http: HttpRequest) -> Response:
-    """Settings, version and counters; the API key is not among them."""
-    settings: dict[str, Any] = asdict(service.config)
-    settings["api_key"] = None if settings["api_key"] is None else "***"
+    """Settings, version, scheduler and counters; API keys are not among them."""
     facts = service.client.model
+    counters = await _counters(service)
     return JSONResponse(
         {
             "version": importlib.metadata.version("mmserve"),
             "model_path": facts.name,
             "context_length": facts.context_length,
             "num_slots": facts.num_slots,
-            "settings": settings,
-            "counters": service.client.counters() | service.counts.series(),
+            "settings": _settings(service.config),
+            "scheduler": _scheduler(counters),
+            "counters": counters | service.counts.series(),
             "internal_states": [{}],
         }
     )
@@ -90,7 +100,7 @@ async def livez(_service: Service, _http: HttpRequest) -> Response:
 async def health(service: Service, _http: HttpRequest) -> Response:
     """Says whether requests can be served."""
     try:
-        service.client.counters()
+        await _counters(service)
     except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not well
         return not_ready(error)
     return JSONResponse({"status": "ready"})
@@ -112,8 +122,35 @@ async def health_generate(service: Service, http: HttpRequest) -> Response:
 
 async def metrics(service: Service, _http: HttpRequest) -> Response:
     """Counters and gauges of engine and server in Prometheus' text format."""
-    content = metrics_text(service.client.counters(), service.counts.series())
+    content = metrics_text(await _counters(service), service.counts.series())
     return Response(content, media_type=_METRICS_TYPE)
+
+
+async def _counters(service: Service) -> dict[str, float]:
+    # the optimum of the latest requests takes some milliseconds: not on the event loop
+    return await asyncio.to_thread(service.client.counters)
+
+
+def _settings(config: ServerConfig) -> dict[str, Any]:
+    """The server's settings with stars for keys. Pure."""
+    settings: dict[str, Any] = asdict(config)
+    settings["api_key"] = None if config.api_key is None else _STARS
+    settings["client_keys"] = {name: _STARS for name, _ in config.client_keys}
+    return settings
+
+
+def _scheduler(counters: Mapping[str, float]) -> dict[str, Any]:
+    """The scheduler's settings, and rates over the latest requests; null before the first."""
+    found: dict[str, Any] = {}
+    for key in counters:
+        name, labels = parse_series(key)
+        if name == "sched_info":
+            found |= labels | {"fairness": labels["fairness"] == "on"}
+    num_tokens = counters.get("recent_prompt_tokens", 0)
+    for name in ("hit", "optimal_hit"):
+        num_hits = counters.get(f"recent_{name}_tokens", 0)
+        found[f"recent_{name}_rate"] = round(num_hits / num_tokens, 6) if num_tokens else None
+    return found
 
 
 def _model_entry(service: Service) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from mmserve.server.answer import now_s
 from mmserve.server.calls import Calls
 from mmserve.server.chat import chat_completions
 from mmserve.server.completions import completions
+from mmserve.server.drawings import show_radix, show_sched
 from mmserve.server.errors import error_object, error_response
 from mmserve.server.guard import Guard
 from mmserve.server.metrics import Counts
@@ -46,6 +47,8 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("/health_generate", ("GET",), about.health_generate),
     ("/livez", ("GET",), about.livez),
     ("/metrics", ("GET",), about.metrics),
+    ("/show/radix", ("GET",), show_radix),
+    ("/show/sched", ("GET",), show_sched),
 )
 
 
@@ -63,7 +66,7 @@ def create_app(client: Client, config: ServerConfig) -> FastAPI:
     app.add_exception_handler(MmserveError, _refuse(counts))
     app.add_exception_handler(HTTPException, _refuse(counts))
     paths = frozenset(path for path, _, _ in _ROUTES)
-    app.add_middleware(Guard, api_key=config.api_key, counts=counts, paths=paths)
+    app.add_middleware(Guard, config=config, counts=counts, paths=paths)
     return app
 
 

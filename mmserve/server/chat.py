@@ -16,7 +16,7 @@ from mmserve.server.calls import OpenCall
 from mmserve.server.chat_request import ChatCall, chat_call
 from mmserve.server.drafts import Draft, extras_object, usage_object
 from mmserve.server.events import DONE, event
-from mmserve.server.service import Service, client_key, shown_id
+from mmserve.server.service import Service, shown_id
 from mmserve.server.values import finite, piece_text
 
 __all__ = ["chat_completions"]
@@ -46,7 +46,7 @@ async def chat_completions(service: Service, http: HttpRequest) -> Response:
     """Answer one conversation. Raises what `server.errors` maps to a status."""
     body = await service.read_body(http)
     model = service.client.model
-    chat = chat_call(body, client_key(http), model)
+    chat = chat_call(body, service.caller(http), model)
     form = _Form(shown_id(http, chat.envelope.rid, "chatcmpl-"), now_s(), model.name, chat)
     opened = service.calls.open([chat.request], [form.shown_id])
     return await ask(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mmserve.core import BadRequest, ModelInfo, Request, SamplingParams, Turn
+from mmserve.server.clients import Caller
 from mmserve.server.envelope import Envelope, take_envelope
 from mmserve.server.fields import Body, boolean, integer
 from mmserve.server.media import MediaDefaults
@@ -31,13 +32,13 @@ class ChatCall:
     request: Request
 
 
-def chat_call(body: Body, key: str, model: ModelInfo) -> ChatCall:
+def chat_call(body: Body, caller: Caller, model: ModelInfo) -> ChatCall:
     """Read the whole body. Raises BadRequest for what is wrong, unknown or cannot be honoured.
 
     Changes: `body` is used up.
     """
     check_model(body, model)
-    envelope = take_envelope(body, key)
+    envelope = take_envelope(body, caller)
     _take_neutral(body)
     media = MediaDefaults.take(body)
     turns = body.need("messages", lambda value, name: turns_of(value, name, media))

@@ -16,7 +16,7 @@ from mmserve.server.calls import OpenCall
 from mmserve.server.completions_request import CompletionsCall, completions_call
 from mmserve.server.drafts import Draft, extras_object, usage_object
 from mmserve.server.events import DONE, event
-from mmserve.server.service import Service, client_key, shown_id
+from mmserve.server.service import Service, shown_id
 from mmserve.server.values import finite, piece_text
 
 __all__ = ["completions"]
@@ -59,7 +59,7 @@ class _Form:
 async def completions(service: Service, http: HttpRequest) -> Response:
     """Complete one or several prompts. Raises what `server.errors` maps to a status."""
     body = await service.read_body(http)
-    call = completions_call(body, client_key(http), service.client.model)
+    call = completions_call(body, service.caller(http), service.client.model)
     name = shown_id(http, call.envelope.rid, "cmpl-")
     opened = service.calls.open(call.requests(), [name])
     form = _Form(name, now_s(), service, call, opened)

@@ -13,6 +13,7 @@ from mmserve.core import (
     TokensPart,
 )
 from mmserve.server.chat_request import take_max_tokens
+from mmserve.server.clients import Caller
 from mmserve.server.envelope import Envelope, take_envelope
 from mmserve.server.fields import Body, boolean, integer, integers, list_of, text, wrong
 from mmserve.server.sampling import (
@@ -54,13 +55,13 @@ class CompletionsCall:
         ]
 
 
-def completions_call(body: Body, key: str, model: ModelInfo) -> CompletionsCall:
+def completions_call(body: Body, caller: Caller, model: ModelInfo) -> CompletionsCall:
     """Read the whole body. Raises BadRequest for what is wrong, unknown or cannot be honoured.
 
     Changes: `body` is used up.
     """
     check_model(body, model)
-    envelope = take_envelope(body, key)
+    envelope = take_envelope(body, caller)
     prompts = body.need("prompt", lambda value, name: prompts_of(value, name, model.vocab_size))
     is_echo = body.take("echo", boolean, default=False)
     top_logprobs = body.take("logprobs", _TOP_LOGPROBS, None)

@@ -14,9 +14,10 @@ from mmserve.core import (
     Timing,
     TokenLogprob,
     Usage,
+    cache_table,
 )
 
-__all__ = ["Draft", "extras_object", "timing_object", "usage_object"]
+__all__ = ["Draft", "cache_object", "extras_object", "timing_object", "usage_object"]
 
 
 class Draft:
@@ -85,13 +86,27 @@ def timing_object(drafts: Sequence[Draft]) -> dict[str, float]:
     }
 
 
+def cache_object(drafts: Sequence[Draft], num_samples: int) -> dict[str, dict[str, int]]:
+    """Prompt tokens by kind, then by outcome; see `core.CacheUse`. Pure.
+
+    Each prompt counts once: of several samples, the one that found least in the cache.
+    """
+    groups = [
+        [draft.usage for draft in drafts[first : first + num_samples]]
+        for first in range(0, len(drafts), num_samples)
+    ]
+    least = [min(group, key=lambda usage: usage.cached_tokens) for group in groups]
+    return cache_table(use for usage in least for use in usage.cache)
+
+
 def extras_object(
     drafts: Sequence[Draft], reports: Sequence[PromptReport], *, with_timing: bool
 ) -> dict[str, Any]:
-    """What `mmserve` adds to an answer: timing if asked, frames if there are clips. Pure."""
+    """What `mmserve` adds to an answer: timing and cache if asked, frames of clips. Pure."""
     extras: dict[str, Any] = {}
     if with_timing:
         extras["timing_ms"] = timing_object(drafts)
+        extras["cache"] = cache_object(drafts, len(drafts) // max(1, len(reports)))
     clips = [_clip_object(clip) for report in reports for clip in report.clips]
     if clips:
         extras["clips"] = clips

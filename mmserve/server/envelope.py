@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mmserve.core import BadRequest
+from mmserve.server.clients import Caller, client_of
 from mmserve.server.fields import Body, boolean, integer, text
 
 __all__ = ["Envelope", "short_text", "take_envelope"]
@@ -27,8 +28,8 @@ class Envelope:
     rid: str | None
 
 
-def take_envelope(body: Body, key: str) -> Envelope:
-    """Read the common fields; `key` names the client that says no `user`.
+def take_envelope(body: Body, caller: Caller) -> Envelope:
+    """Read the common fields; who the client is follows from `caller`, `user` and the salt.
 
     Changes: the fields count as known.
     """
@@ -42,13 +43,15 @@ def take_envelope(body: Body, key: str) -> Envelope:
     body.neutral("service_tier", allowed=("auto", "default"))
     body.neutral("prompt_cache_key")
     body.neutral("safety_identifier")
+    user = body.take("user", short_text, "")
+    cache_salt = body.take("cache_salt", short_text, "")
     return Envelope(
         is_stream=is_stream,
         include_usage=bool(options),
         return_timing=body.take("return_timing", boolean, default=False),
         return_token_ids=body.take("return_token_ids", boolean, default=False),
-        client=body.take("user", short_text, "") or key,
-        cache_salt=body.take("cache_salt", short_text, ""),
+        client=client_of(caller, user=user, cache_salt=cache_salt),
+        cache_salt=cache_salt,
         priority=body.take("priority", _PRIORITY, 0),
         rid=body.take("rid", text, None),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 import traceback
 from collections.abc import Collection
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mmserve.core import ServerConfig
+from mmserve.server.clients import key_of, may_enter
 from mmserve.server.errors import error_response, key_missing
 from mmserve.server.metrics import Counts
 
@@ -25,10 +26,10 @@ class Guard:
     """ASGI middleware around all routes, known and unknown."""
 
     def __init__(
-        self, app: ASGIApp, *, api_key: str | None, counts: Counts, paths: Collection[str]
+        self, app: ASGIApp, *, config: ServerConfig, counts: Counts, paths: Collection[str]
     ) -> None:
         self._app = app
-        self._api_key = api_key.encode() if api_key else None
+        self._config = config
         self._counts = counts
         self._paths = paths
 
@@ -57,12 +58,9 @@ class Guard:
                 await error_response(error)(scope, receive, watched)
 
     def _may_pass(self, scope: Scope) -> bool:
-        if self._api_key is None or scope["path"] in OPEN_PATHS:
+        if scope["path"] in OPEN_PATHS:
             return True
-        headers = dict(scope["headers"])
-        kind, _, key = headers.get(b"authorization", b"").partition(b" ")
-        sent = key.strip() if kind.lower() == b"bearer" else headers.get(b"x-api-key", b"")
-        return hmac.compare_digest(sent, self._api_key)
+        return may_enter(key_of(scope["headers"]), self._config)
 
     def _count(self, path: str, status: int) -> None:
         route = path if path in self._paths else "other"

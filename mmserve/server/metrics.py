@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-__all__ = ["Counts", "metrics_text", "parse_series"]
+from mmserve.core import parse_series, series_key
+from mmserve.server.metrics_help import help_of
 
-_SERIES = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?")
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"]*)"')
+__all__ = ["Counts", "metrics_text"]
+
 _PREFIX = "mmserve_"
 
 
@@ -24,8 +24,7 @@ class Counts:
 
     def add(self, name: str, **labels: str) -> None:
         """Count one event. Changes: its series."""
-        words = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
-        self._series[f"{name}{{{words}}}" if words else name] += 1
+        self._series[series_key(name, **labels)] += 1
 
     def series(self) -> dict[str, float]:
         """All series, in the form of `Client.counters`. Pure."""
@@ -43,8 +42,7 @@ class _Collector:
             name, labels = parse_series(key)
             if name not in families:
                 kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                words = name.removesuffix("_total").replace("_", " ")
-                families[name] = kind(_PREFIX + name, f"{words}.", labels=list(labels))
+                families[name] = kind(_PREFIX + name, help_of(name), labels=list(labels))
             sample = _PREFIX + name
             families[name].add_sample(sample, labels, value)
         yield from families.values()
@@ -59,11 +57,3 @@ def metrics_text(*sources: Mapping[str, float]) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(series))
     return generate_latest(registry)
-
-
-def parse_series(key: str) -> tuple[str, dict[str, str]]:
-    """Name and labels of a series: `a_total{reason="stop"}`. Pure."""
-    match = _SERIES.fullmatch(key)
-    if match is None:
-        raise ValueError(f"{key!r} names no series")
-    return match[1], dict(_LABEL.findall(match[2] or ""))

@@ -19,7 +19,7 @@ from mmserve.server.drafts import Draft, extras_object
 from mmserve.server.events import DONE, event
 from mmserve.server.native_choices import score_choices
 from mmserve.server.native_request import NativeCall, Scores, native_call
-from mmserve.server.service import ID_HEADER, Service, client_key, shown_id
+from mmserve.server.service import ID_HEADER, Service, shown_id
 from mmserve.server.values import finite, piece_text
 
 __all__ = ["generate"]
@@ -47,7 +47,7 @@ async def generate(service: Service, http: HttpRequest) -> Response:
     spelling = _own_spelling(service.client)
     # base64 takes 9 ms a MB on one core of a busy 2-core machine: not on the event loop
     call = await asyncio.to_thread(
-        native_call, body, client_key(http), service.client.model, spelling
+        native_call, body, service.caller(http), service.client.model, spelling
     )
     given = call.rids if isinstance(call.rids, str) else None
     name = shown_id(http, given)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from mmserve.core import BadRequest, ModelInfo, Request, SamplingParams
+from mmserve.server.clients import Caller, client_of
 from mmserve.server.envelope import short_text
 from mmserve.server.fields import (
     Body,
@@ -102,7 +103,7 @@ class _Shared:
     priority: int
 
 
-def native_call(body: Body, key: str, model: ModelInfo, own_spelling: str) -> NativeCall:
+def native_call(body: Body, caller: Caller, model: ModelInfo, own_spelling: str) -> NativeCall:
     """Read the whole body; `own_spelling` is the model's own placeholder of a picture, or "".
 
     Raises BadRequest for what is wrong, unknown or cannot be honoured.
@@ -126,7 +127,7 @@ def native_call(body: Body, key: str, model: ModelInfo, own_spelling: str) -> Na
     body.neutral("token_ids_logprob", allowed=([],))
     body.take("modalities", lambda value, name: _check_modalities(value, name, prompts), None)
     call = NativeCall(
-        requests=_requests(_take_shared(body, key), prompts, samplings),
+        requests=_requests(_take_shared(body, caller), prompts, samplings),
         scores=tuple(scores),
         rids=body.take("rid", _rids, None),
         choices=choices,
@@ -157,12 +158,13 @@ def _check_call(call: NativeCall) -> None:
         raise BadRequest(message, field="choices", reason="conflict")
 
 
-def _take_shared(body: Body, key: str) -> _Shared:
+def _take_shared(body: Body, caller: Caller) -> _Shared:
     salt = body.take("cache_salt", short_text, "")
     extra = body.take("extra_key", short_text, "")
+    cache_salt = f"{len(salt)}:{salt}{extra}" if extra else salt
     return _Shared(
-        client=key,
-        cache_salt=f"{len(salt)}:{salt}{extra}" if extra else salt,
+        client=client_of(caller, cache_salt=cache_salt),
+        cache_salt=cache_salt,
         priority=body.take("priority", _PRIORITY, 0),
     )
 

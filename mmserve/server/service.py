@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import uuid
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from fastapi import Request as HttpRequest
 from mmserve.core import BadRequest, Client, ModelInfo, NotFound, ServerConfig
 from mmserve.server.body import read_json
 from mmserve.server.calls import Calls
+from mmserve.server.clients import Caller, caller_of, key_of
 from mmserve.server.fields import Body, shown, text
 from mmserve.server.metrics import Counts
 
-__all__ = ["ID_HEADER", "Service", "check_model", "client_key", "shown_id"]
+__all__ = ["ID_HEADER", "Service", "check_model", "shown_id"]
 
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 ID_HEADER = "X-Request-Id"
@@ -35,6 +35,10 @@ class Service:
         """The request's JSON object. Raises the 413 refusal or BadRequest."""
         return Body(await read_json(http, self.config.max_body_bytes))
 
+    def caller(self, http: HttpRequest) -> Caller:
+        """Who sends this request, as far as its headers say. Pure."""
+        return caller_of(key_of(http.headers.raw), self.config)
+
 
 def shown_id(http: HttpRequest, body_id: str | None, prefix: str = "") -> str:
     """The id a client sees: the one it gave in body or header, else a new one. Pure."""
@@ -46,12 +50,6 @@ def shown_id(http: HttpRequest, body_id: str | None, prefix: str = "") -> str:
         field = "rid" if body_id else ID_HEADER
         raise BadRequest(message, field=field, reason="value")
     return given
-
-
-def client_key(http: HttpRequest) -> str:
-    """A name for whoever holds the API key that was sent; "" without one. Pure."""
-    key = http.headers.get("authorization") or http.headers.get("x-api-key")
-    return f"key:{hashlib.sha256(key.encode()).hexdigest()[:16]}" if key else ""
 
 
 def check_model(body: Body, model: ModelInfo) -> None:

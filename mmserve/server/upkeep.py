@@ -16,7 +16,7 @@ from mmserve.core import BadRequest
 from mmserve.server.chat_request import chat_call
 from mmserve.server.events import unless_gone
 from mmserve.server.fields import Body, anything, boolean, integers, list_of, shown, text
-from mmserve.server.service import Service, check_model, client_key
+from mmserve.server.service import Service, check_model
 
 __all__ = ["abort_request", "concatenate", "detokenize", "flush_cache", "tokenize"]
 
@@ -104,7 +104,7 @@ async def detokenize(service: Service, http: HttpRequest) -> Response:
 async def _conversation_ids(service: Service, http: HttpRequest, body: Body) -> list[int]:
     """The rendered prompt of a chat body; media are read as far as their size."""
     body.neutral("add_special_tokens", allowed=(False,))
-    chat = chat_call(body, client_key(http), service.client.model)
+    chat = chat_call(body, service.caller(http), service.client.model)
     sampling = replace(chat.request.sampling, max_new_tokens=0, min_new_tokens=0, n=1)
     opened = service.calls.open([replace(chat.request, sampling=sampling)], [])
     try:

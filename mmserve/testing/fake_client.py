@@ -14,6 +14,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from mmserve.core import (
     BytesSource,
@@ -206,9 +207,11 @@ class FakeClient:
         """Calls so far and calls under way."""
         return {"requests_total": len(self.requests), "running": self.num_running}
 
-    def drawing(self, room: str) -> str:
-        """The room's name."""
-        return room
+    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
+        """The room's name, as an empty picture if need be."""
+        if form == "text":
+            return room
+        return f'<svg xmlns="http://www.w3.org/2000/svg" id="{room}"/>'
 
     # -- answering ---------------------------------------------------------------------------
 

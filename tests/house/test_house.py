@@ -113,7 +113,7 @@ def test_changelog_has_the_version() -> None:
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["settings.md", "sampling.md", "errors.md"])
+@pytest.mark.parametrize("page", ["settings.md", "sampling.md", "errors.md", "metrics.md"])
 def test_reference_pages_say_what_the_code_declares(page: str) -> None:
     """The generated pages are up to date; `python docs/reference/generate.py` writes them."""
     path = ROOT / "docs/reference"

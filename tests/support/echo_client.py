@@ -10,10 +10,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from mmserve.core import (
     Aborted,
     BytesSource,
+    CacheUse,
     Finish,
     FrameReport,
     ImagePart,
@@ -33,6 +35,7 @@ from mmserve.core import (
     Turn,
     Usage,
     VideoPart,
+    series_key,
 )
 
 __all__ = ["BOS", "EOS", "IMAGE", "EchoClient", "EchoTicket"]
@@ -88,6 +91,7 @@ class EchoClient:
     tickets: list[EchoTicket] = field(default_factory=list)
     is_broken: bool = False
     is_busy: bool = False
+    recent: tuple[float, float, float] = (400, 200, 300)
 
     def submit(self, request: Request) -> EchoTicket:
         """A ticket that answers with the last text of the request."""
@@ -116,7 +120,10 @@ class EchoClient:
         ends = [reason for ticket in self.tickets for reason in ticket.ends.values()]
         counts = {f'finished_total{{reason="{r}"}}': float(ends.count(r)) for r in set(ends)}
         running = sum(ticket.is_running for ticket in self.tickets)
-        return {"running": float(running), "steps_total": 7.0, **counts}
+        names = ("prompt_tokens", "hit_tokens", "optimal_hit_tokens")
+        recent = {f"recent_{name}": n for name, n in zip(names, self.recent, strict=True)}
+        settings = series_key("sched_info", policy="fcfs", eviction="lru", fairness="off")
+        return {"running": float(running), "steps_total": 7.0, settings: 1, **counts, **recent}
 
     def reset(self) -> None:
         """Forget everything, answer as at first."""
@@ -124,9 +131,11 @@ class EchoClient:
         for name, value in vars(fresh).items():
             setattr(self, name, value)
 
-    def drawing(self, room: str) -> str:
-        """Nothing to see."""
-        return room
+    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
+        """The room and the form; `is_broken` breaks this too."""
+        if self.is_broken:
+            raise MmserveError("the loop has stopped")
+        return f"{room} as {form}"
 
 
 class EchoTicket:
@@ -285,7 +294,20 @@ class EchoTicket:
     def _usage(self, num_tokens: int) -> Usage:
         ids = self._prompt_ids()
         pictures = ids.count(IMAGE)
-        return Usage(len(ids), num_tokens, image_tokens=pictures, cached_tokens=1)
+        text = len(ids) - pictures
+        uses = (
+            CacheUse("text", "hit", 1),
+            CacheUse("text", "never_seen", text - 1),
+            CacheUse("image", "evicted", pictures),
+        )
+        return Usage(
+            len(ids),
+            num_tokens,
+            image_tokens=pictures,
+            cached_tokens=1,
+            cached_text_tokens=1,
+            cache=tuple(use for use in uses if use.num_tokens),
+        )
 
 
 def _flat(parts: Sequence[Part]) -> Iterator[Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Literal
 
 from mmserve.core import (
     Finish,
@@ -124,9 +125,9 @@ class ScriptedClient:
         """As if every medium was decoded once."""
         return {"media_decodes_total": 1.0, "encoded_items_total": 1.0}
 
-    def drawing(self, room: str) -> str:
-        """The room's name."""
-        return f"a drawing of {room}"
+    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
+        """The room's name, and the form if it is another than text."""
+        return f"a drawing of {room}" + ("" if form == "text" else f" as {form}")
 
     def close(self) -> None:
         """Nothing to give back."""

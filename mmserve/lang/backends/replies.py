@@ -19,6 +19,7 @@ from mmserve.core import (
     Timing,
     TokenLogprob,
     Usage,
+    read_cache_table,
 )
 from mmserve.lang.backends.port import OptionScore
 from mmserve.lang.backends.wire import first_reported
@@ -144,6 +145,7 @@ def _usage(meta: Mapping[str, Any]) -> Usage:
         cached_image_tokens=details.get("image", 0),
         cached_video_tokens=details.get("video", 0),
         num_retractions=meta.get("num_retractions", 0),
+        cache=read_cache_table(meta.get("cache")),
     )
 
 

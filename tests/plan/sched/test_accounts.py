@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
 
 import numpy as np
@@ -137,6 +138,30 @@ def test_the_client_inactive_for_longest_is_forgotten():
     for client in ("a", "b", "a", "c"):
         account.note(client, 1.0)
     assert set(account.quantiles()) == {"a", "c"}
+
+
+def test_another_thread_may_ask_amid_changes():
+    """Books are read while clients come and go, and never in pieces."""
+    waits, cache, recent = WaitAccount(max_clients=8), CacheAccount(), RecentRequests()
+    is_over = threading.Event()
+
+    def write() -> None:
+        for number in range(4000):
+            waits.note(f"client {number % 16}", 1.0)
+            cache.note(Usage(1, cache=(CacheUse(KINDS[number % 3], OUTCOMES[number % 6], 1),)))
+            recent.note(request([number, number % 7]), 0)
+        is_over.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        while not is_over.is_set():
+            assert len(waits.quantiles()) <= 9
+            assert sum(cache.totals().values()) <= 4000
+            assert recent.share().num_tokens <= 2 * 257
+    finally:
+        writer.join()
+    assert sum(cache.totals().values()) == 4000
 
 
 # The latest requests

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mmserve.core import RunnerFailed
-from mmserve.server.metrics import Counts, metrics_text, parse_series
+from mmserve.core import RunnerFailed, series_key
+from mmserve.server.metrics import Counts, metrics_text
+from mmserve.server.metrics_help import HELP, help_of
 
 
 def test_the_model_is_listed(site) -> None:
@@ -159,9 +160,48 @@ def test_series_of_several_sources_add_up() -> None:
     assert 'mmserve_ends_total{reason="stop"} 3.0' in text
 
 
-def test_names_may_carry_labels() -> None:
-    """Name and labels come apart; what is neither is an error."""
-    assert parse_series('a_total{b="c",d="e"}') == ("a_total", {"b": "c", "d": "e"})
-    assert parse_series("a") == ("a", {})
-    with pytest.raises(ValueError, match="names no series"):
-        parse_series("a b")
+def test_labels_of_any_text_reach_the_page(site) -> None:
+    """Names that callers chose stand in labels, and a strict parser reads them back."""
+    words = 'a"b\\c\nd,e="f"}'
+    text = metrics_text({series_key("client_running", client=words): 2.0}).decode()
+    (family,) = text_string_to_metric_families(text)
+    assert [(s.labels, s.value) for s in family.samples] == [({"client": words}, 2.0)]
+
+
+def test_every_own_series_says_what_it_means(site) -> None:
+    """The page of a server has the words written down for its counters."""
+    site.chat("x")
+    site.chat("x", n=0)
+    families = text_string_to_metric_families(site.http.get("/metrics").text)
+    told = {family.name.removeprefix("mmserve_"): family.documentation for family in families}
+    for name in ("http_requests", "request_errors", "finished"):
+        assert told[name] == HELP[f"{name}_total"]
+
+
+def test_help_is_one_line_that_ends(site) -> None:
+    """Each is a sentence or more of its own."""
+    assert all(words.endswith(".") and "\n" not in words for words in HELP.values())
+    assert len(set(HELP.values())) == len(HELP)
+
+
+def test_a_series_without_help_has_its_name(site) -> None:
+    """Other clients may count what is not written down here."""
+    assert help_of("odd_things_total") == "odd things."
+
+
+def test_the_scheduler_is_told(site) -> None:
+    """Its settings, and the hit rate of the latest requests beside the optimum."""
+    assert site.http.get("/server_info").json()["scheduler"] == {
+        "policy": "fcfs",
+        "eviction": "lru",
+        "fairness": False,
+        "recent_hit_rate": 0.5,
+        "recent_optimal_hit_rate": 0.75,
+    }
+
+
+def test_rates_before_the_first_request_are_null(site) -> None:
+    """Nothing of nothing is no rate."""
+    site.client.recent = (0, 0, 0)
+    told = site.http.get("/server_info").json()["scheduler"]
+    assert told["recent_hit_rate"] is told["recent_optimal_hit_rate"] is None

@@ -1,0 +1,59 @@
+"""What each counter and gauge in `/metrics` means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["HELP", "help_of"]
+
+HELP: Mapping[str, str] = {
+    "slots": "Tokens of KV that the device holds: free, cached and held together.",
+    "slots_free": "Slots that hold nothing.",
+    "slots_cached": "Slots whose KV nobody uses now; reused on a hit, evicted when needed.",
+    "slots_held": "Slots that running sequences use.",
+    "feature_tokens": "Tokens of encoded pictures and frames kept on the device.",
+    "running": "Sequences that hold KV now.",
+    "waiting": "Sequences accepted that have not started, or were retracted.",
+    "steps_total": "Forward passes.",
+    "tokens_computed_total": "Tokens computed in all steps, of prompts and of answers.",
+    "prompt_tokens_computed_total": "Prompt tokens computed; again after a retraction counts.",
+    "prompt_tokens_cached_total": "Prompt tokens of ended sequences that were hits.",
+    "prompt_tokens_total": (
+        "Prompt tokens of ended sequences by kind and outcome: hit, or why not. never_seen: not"
+        " known; evicted: was cached; namespace: cached for another salt; order: the picture is"
+        " cached behind other tokens; boundary: cached where a match may not end, such as the"
+        " last token, whose logits are needed."
+    ),
+    "generated_tokens_total": "Tokens drawn for answers.",
+    "encoded_items_total": "Pictures and frames that went through the vision tower.",
+    "retractions_total": "Times that a running sequence lost its KV to others, to wait again.",
+    "finished_total": "Sequences ended, by the reason that their caller heard.",
+    "media_fetches_total": "Downloads of pictures and clips.",
+    "media_decodes_total": "Pictures decoded, and passes over clips.",
+    "media_preprocesses_total": "Pictures and frames resized and normalised for the model.",
+    "sched_info": "Always 1; the labels are the scheduler's settings.",
+    "recent_prompt_tokens": "Prompt tokens of the latest requests, a window of at most 256.",
+    "recent_hit_tokens": "Of recent_prompt_tokens, those that were hits.",
+    "recent_optimal_hit_tokens": (
+        "Of recent_prompt_tokens, the most that any order of these requests could have hit."
+    ),
+    "client_queue_wait_ms": (
+        "Milliseconds from arrival to the first step, quantiles of a client's latest 512 waits."
+        ' Client "" is everybody who gave no name.'
+    ),
+    "client_started_total": "Sequences of a client that have had their first step.",
+    "client_service_tokens_total": (
+        "Service charged to a client, in prefill tokens: tokens computed, tokens generated,"
+        " patches encoded and milliseconds of media decoding, shared work split."
+    ),
+    "client_running": "Sequences of a client that hold KV now.",
+    "client_waiting": "Sequences of a client that wait now.",
+    "http_requests_total": "HTTP responses by route and status.",
+    "request_errors_total": "HTTP requests that ended with an error before any news, by code.",
+}
+"""By Prometheus name, without the `mmserve_` prefix."""
+
+
+def help_of(name: str) -> str:
+    """What a counter or gauge means; its own words, where nothing is written down. Pure."""
+    return HELP.get(name) or f"{name.removesuffix('_total').replace('_', ' ')}."

@@ -1,0 +1,219 @@
+"""What the scheduler promises of every step, checked from outside by plain counting."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmserve.core import ForwardPlan, SchedConfig
+from mmserve.sched import Scheduler
+from mmserve.sched.rules import RULES
+
+__all__ = ["Ledger", "Promises", "check_budgets"]
+
+SWEPT = ("longest-prefix", "dfs-weight", "shortest-prefill")
+_CLOSE = 1e-6
+
+
+def check_budgets(plan: ForwardPlan, config: SchedConfig, specs, num_patches) -> None:
+    """A step keeps to tokens, chunk, patches and rows; only what cannot be cut goes beyond.
+
+    Args:
+        specs: by sequence id.
+        num_patches: of a picture, by digest.
+    """
+    ids = [row.sequence_id for row in plan.rows]
+    assert len(set(ids)) == len(ids) <= config.max_running
+    whole = [row for row in plan.rows if _ends_atomic(row, specs[row.sequence_id].prompt)]
+    too_long = [row for row in plan.rows if len(row.token_ids) > config.chunk_tokens]
+    assert all(row in whole for row in too_long)
+    if plan.num_tokens > config.max_step_tokens:
+        prompt_rows = [row for row in plan.rows if len(row.token_ids) > 1]
+        assert len(prompt_rows) == 1
+        assert prompt_rows[0] in whole
+    patches = [num_patches(item.digest) for item in plan.encode]
+    assert sum(patches) <= config.max_step_patches or len(patches) == 1
+
+
+def _ends_atomic(row, prompt) -> bool:
+    stop = row.start + len(row.token_ids)
+    return any(span.is_atomic and span.start < stop <= span.end for span in prompt.spans)
+
+
+class Ledger:
+    """Hits and misses of prompt tokens counted from the rows of plans alone."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, int] = defaultdict(int)
+        self.hits: Counter[int] = Counter()
+        self.misses: Counter[int] = Counter()
+        self._end: dict[int, int] = {}
+        self._retractions: Counter[int] = Counter()
+
+    def note(self, plan: ForwardPlan, specs, num_retractions: Mapping[int, int]) -> None:
+        """Count a plan; no token is computed twice, except after a retraction."""
+        for row in plan.rows:
+            number, stop = row.sequence_id, row.start + len(row.token_ids)
+            num_prompt = specs[number].prompt.num_tokens
+            if num_retractions[number] == self._retractions[number]:
+                assert row.start >= self._end.get(number, 0), "a token was computed twice"
+            self._retractions[number] = num_retractions[number]
+            self._end[number] = stop
+            start, stop = min(row.start, num_prompt), min(stop, num_prompt)
+            self.hits[number] += max(0, start - self.known[number])
+            self.known[number] = max(self.known[number], start)
+            self.misses[number] += max(0, stop - self.known[number])
+            self.known[number] = max(self.known[number], stop)
+
+    def check(self, number: int, usage) -> None:
+        """What a sequence was told of its prompt is what was counted."""
+        hits = sum(use.num_tokens for use in usage.cache if use.outcome == "hit")
+        misses = sum(use.num_tokens for use in usage.cache if use.outcome != "hit")
+        assert usage.cached_tokens == hits == self.hits[number]
+        assert misses == self.misses[number]
+        assert hits + misses == self.known[number]
+        for kind in ("text", "image", "video"):
+            told = sum(u.num_tokens for u in usage.cache if (u.kind, u.outcome) == (kind, "hit"))
+            assert getattr(usage, f"cached_{kind}_tokens") == told
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One who waited before a plan."""
+
+    number: int
+    turn: str
+    priority: tuple[int, int]
+    sweep: int
+
+
+class Promises:
+    """Sweeps, rounds and charges, watched over a run."""
+
+    def __init__(self, sched: Scheduler, config: SchedConfig) -> None:
+        self._sched, self._config = sched, config
+        self._line, self._fairness = sched._line, sched._fairness
+        self._passed: Counter[int] = Counter()
+        self._looks: list[_Look] = []
+        self._lagging: set[str] = set()
+        self._service: dict[str, float] = {}
+
+    def before_plan(self) -> None:
+        """Remember who may start, and what was charged so far."""
+        fairness = self._fairness
+        self._service = dict(fairness.served())
+        self._looks = [
+            _Look(
+                seq.sequence_id,
+                fairness.turn_of(seq.spec.client),
+                seq.order_rank[0],
+                seq.sweep,
+            )
+            for seq in self._line
+            if seq.is_offered
+        ]
+
+    def after_plan(self, plan: ForwardPlan | None, *, media_cost: float = 0.0) -> None:
+        """Nobody free was passed too often; rounds and charges are right."""
+        if self._config.fairness and self._config.policy in SWEPT:
+            self._check_sweeps()
+        if self._config.fairness:
+            self._check_rounds()
+
+    def _check_sweeps(self) -> None:
+        waiting = {seq.sequence_id: seq for seq in self._line}
+        running = self._sched._roster.running
+        started = [look for look in self._looks if look.number in running]
+        for look in self._looks:
+            seq = waiting.get(look.number)
+            if seq is None or not seq.is_offered or self._is_shared(seq):
+                continue
+            num_passed = sum(
+                other.turn == look.turn
+                and other.priority >= look.priority
+                and other.sweep > look.sweep
+                for other in started
+            )
+            self._passed[look.number] += num_passed
+            assert self._passed[look.number] <= self._config.max_passes, (
+                f"sequence {look.number} was passed {self._passed[look.number]} times"
+            )
+
+    def _is_shared(self, seq) -> bool:
+        """Whether one that runs computes tokens that this one lacks."""
+        lacks = self._sched._memory.num_cached(seq)
+        namespace = seq.spec.prompt.namespace
+        mine = seq.keys.view(0, seq.match_limit)
+        for other in self._sched._roster.running.values():
+            if other.spec.prompt.namespace != namespace:
+                continue
+            theirs = other.keys.view(0, len(other.keys))
+            length = min(len(mine), len(theirs))
+            differs = np.flatnonzero(mine[:length] != theirs[:length])
+            if (int(differs[0]) if len(differs) else length) > lacks:
+                return True
+        return False
+
+    def _check_rounds(self) -> None:
+        """Whoever always had something to start is at most one round behind."""
+        fairness, quantum = self._fairness, self._config.quantum_tokens
+        before = {look.turn for look in self._looks}
+        after = {
+            fairness.turn_of(seq.spec.client)
+            for seq in self._line
+            if seq.is_offered and not self._is_shared(seq)
+        }
+        clients = {fairness.turn_of(seq.spec.client) for seq in self._line}
+        self._lagging = {name for name in self._lagging if name in clients}
+        for name in clients:
+            least = (fairness._rounds.get(fairness.class_of(name), 1) - 1) * quantum
+            is_behind = fairness.level(name) < least - _CLOSE
+            if not is_behind:
+                self._lagging.discard(name)
+            elif name not in before or name not in after:
+                self._lagging.add(name)
+            else:
+                assert name in self._lagging, f"client {name} fell behind"
+
+    def check_order(self) -> None:
+        """`next` names whoever has the least key of all who may start, by brute force."""
+        line, fairness = self._line, self._fairness
+        rule = RULES[self._config.policy]
+        free = [(seq, node) for seq in line if (node := self._place(seq)) is not None]
+        if self._config.policy == "dfs-weight" or not free:
+            return
+        turns = {seq.sequence_id: fairness.turn_of(seq.spec.client) for seq, _ in free}
+        top = max(fairness.class_of(turn) for turn in turns.values())
+        levels = {
+            turn: fairness.level(turn) for turn in turns.values() if fairness.class_of(turn) == top
+        }
+        quantum = self._config.quantum_tokens
+        limit = max(fairness._rounds.get(top, 1), min(levels.values()) // quantum + 1) * quantum
+        keys = [
+            (rule.key(seq.order_rank, node), seq.sequence_id)
+            for seq, node in free
+            if levels.get(turns[seq.sequence_id], np.inf) < limit or not fairness.is_on
+        ]
+        first = line.next()
+        assert first is not None
+        assert first.sequence_id == min(keys)[1], f"{first.sequence_id} first, not {min(keys)}"
+
+    def _place(self, seq):
+        """The node with KV from which it may start now, or None."""
+        node = seq.hook if seq.is_offered else None
+        while node is not None and node.is_ghost:
+            node = None if node in self._line._turns.order._claims else node.parent
+        return node
+
+
+def charges(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """Service added in all."""
+    return sum(after.values()) - sum(before.values())
+
+
+def total_tokens(plans: Iterable[ForwardPlan]) -> int:
+    """Tokens of plans."""
+    return sum(plan.num_tokens for plan in plans)
