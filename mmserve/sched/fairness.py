@@ -30,7 +30,7 @@ _MAX_IDLE = 4096
 class Fairness:
     """Service of every client, and the round of every class of clients.
 
-    What decides a turn is service counted from where a client came in, see `arrive`; what it
+    What decides a turn is service counted from where a client came in, see `lift`; what it
     was charged is kept beside that.
     """
 
@@ -73,13 +73,19 @@ class Fairness:
     # Changes
 
     def arrive(self, client: str) -> None:
-        """A sequence of a client has come. Changes: a client without work loses old credit."""
+        """A sequence of a client has come. Changes: how many it has."""
         num_live = self._num_live.get(client, 0)
         self._num_live[client] = num_live + 1
         if not num_live:
-            round_ = self._rounds.get(self.class_of(client), 1)
-            least = (round_ - 1) * self._quantum * self._weights.get(client, 1.0)
-            self._served[client] = max(self._served.pop(client, 0.0), least)
+            self._served[client] = self._served.pop(client, 0.0)
+
+    def lift(self, turn: str) -> None:
+        """A turn without anything to start has got something. Changes: old credit is lost."""
+        if not self.is_on:
+            return
+        round_ = self._rounds.get(self.class_of(turn), 1)
+        least = (round_ - 1) * self._quantum * self._weights.get(turn, 1.0)
+        self._served[turn] = max(self._served.get(turn, 0.0), least)
 
     def leave(self, client: str) -> None:
         """A sequence of a client has ended. Changes: idle clients may be forgotten."""

@@ -97,7 +97,8 @@ def _draw_grid(canvas: Canvas, axis: Axis, bottom: float) -> None:
         x = axis.left[place]
         time_ms = (axis.records[place].start_s - first_s) * 1e3
         canvas.line([(x, _TOP - 10), (x, bottom)], "#d1d7dd")
-        canvas.words(x + 3, _TOP - 14, time_words(time_ms), size=11, colour=PALE)
+        if x + 60 < WIDTH:
+            canvas.words(x + 3, _TOP - 14, time_words(time_ms), size=11, colour=PALE)
 
 
 def _draw_cuts(canvas: Canvas, axis: Axis, bottom: float) -> None:
@@ -132,7 +133,7 @@ def _draw_device(canvas: Canvas, axis: Axis, y: float) -> None:
             x += part_ms * pixels
         number, width = f"{record.step}", record.forward_ms * pixels
         canvas.words(
-            x - width / 2, y + _BAR / 2, fitted(number, width), size=11, anchor="middle"
+            x - width / 2, y + _BAR / 2, _whole(number, width), size=11, anchor="middle"
         )
 
 
@@ -184,7 +185,7 @@ def _draw_rows(
         steps = f"{axis.records[first].step} to {axis.records[last].step}"
         title = f"{name}: {len(rows)} tokens decoded in steps {steps}"
         canvas.box(x, y, width, _BAR, _DECODED, title)
-        canvas.words(x + 4, y + _BAR / 2, fitted(f"{len(rows)}", width - 4), size=11)
+        canvas.words(x + 4, y + _BAR / 2, _whole(f"{len(rows)}", width - 4), size=11)
         return
     row = rows[0][1]
     title = (
@@ -201,7 +202,7 @@ def _draw_rows(
         if row.num_cached
         else f"{row.num_prefill:,}"
     )
-    canvas.words(x + 4, y + _BAR / 2, fitted(label, width - 4, 11), size=11)
+    canvas.words(x + 4, y + _BAR / 2, _whole(label, width - 4), size=11)
 
 
 def _draw_tokens(canvas: Canvas, axis: Axis, y: float) -> None:
@@ -243,3 +244,8 @@ def _draw_slots(canvas: Canvas, axis: Axis, y: float, num_slots: int) -> None:
                 height = _STRIP * count / max(num_slots, 1)
                 bottom -= height
                 canvas.box(x, bottom, width, height, Paint(paint.fill, paint.fill), title)
+
+
+def _whole(label: str, width: float) -> str:
+    """A label if all of it fits: a number that is cut is another number. Pure."""
+    return label if fitted(label, width, 11) == label else ""

@@ -55,13 +55,19 @@ class PrefixOrder:
     Args:
         turn_of: turn of a client.
         on_place: hears of a place that has got a first member, or a better one.
+        by_rank: whether rank alone decides, wherever a sequence hangs.
     """
 
     def __init__(
-        self, turn_of: Callable[[str], str], on_place: Callable[[str, Node], None]
+        self,
+        turn_of: Callable[[str], str],
+        on_place: Callable[[str, Node], None],
+        *,
+        by_rank: bool = False,
     ) -> None:
         self._turn_of = turn_of
         self._on_place = on_place
+        self._by_rank = by_rank
         self._crowds: dict[Node, dict[str, _Crowd]] = {}
         self._claims: dict[Node, set[Sequence]] = {}
         self._serial = 0
@@ -198,7 +204,7 @@ class PrefixOrder:
         below = crowd.below[0] if crowd.below else None
         if own is None or below is None:
             return (own or below or _nothing())[2]
-        if node.is_ghost and own[0][:2] == below[0][:2]:
+        if node.is_ghost and not self._by_rank and own[0][:2] == below[0][:2]:
             return own[2]
         return min(own, below)[2]
 

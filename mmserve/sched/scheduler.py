@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
@@ -21,11 +20,15 @@ from mmserve.core import (
     SchedConfig,
 )
 from mmserve.radix import Interner, draw
+from mmserve.radix.icicle import draw_icicle
 from mmserve.sched.admission import make_sequence
 from mmserve.sched.books import Books
-from mmserve.sched.drawing import draw_sequences
+from mmserve.sched.chart import draw_steps
 from mmserve.sched.fairness import Fairness
+from mmserve.sched.flight import Flight, record_of
 from mmserve.sched.forecast import GrowthForecast
+from mmserve.sched.gantt import draw_gantt
+from mmserve.sched.lanes import Waiter
 from mmserve.sched.ledgers import Ledgers
 from mmserve.sched.line import WaitingLine
 from mmserve.sched.media import MediaDesk
@@ -35,21 +38,16 @@ from mmserve.sched.results import take_failure, take_results
 from mmserve.sched.roster import Roster
 from mmserve.sched.rules import RULES
 from mmserve.sched.sequence import Sequence, SequenceSpec
-from mmserve.sched.step import Outcome, PlannedRow, StepBuilder, StepLimits
+from mmserve.sched.step import Outcome, StepBuilder, StepLimits
+from mmserve.sched.timeline import Timeline
 from mmserve.sched.updates import SchedCounts, SequenceUpdate
 
 __all__ = ["Scheduler"]
 
+_MAX_DRAWN = 32
+"""Waiting sequences that a drawing may name."""
 _MAX_REFUSED = 4
 """Candidates that may find no room before a step takes nobody else."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Flight:
-    """A step that was planned and has not come back."""
-
-    plan: ForwardPlan
-    rows: tuple[PlannedRow, ...]
 
 
 class Scheduler:
@@ -86,7 +84,9 @@ class Scheduler:
         self._line = WaitingLine(config, self._memory, self._fairness)
         self._books = Books(config.page_tokens)
         self._roster = Roster(self._ledgers, self._line, self._books, clock)
-        self._flight: _Flight | None = None
+        self._flight: Flight | None = None
+        self._timeline = Timeline()
+        self._retracted: list[int] = []
         self._num_arrivals = 0
 
     # Sequences come and go
@@ -207,6 +207,8 @@ class Scheduler:
         """
         if self._flight is not None:
             raise LedgerBroken("a step was planned before the last one was back")
+        start_s = self._clock()
+        self._retracted.clear()
         builder, stalled = self._place_running()
         if stalled and not builder.rows:
             builder = self._make_room(stalled)
@@ -223,7 +225,14 @@ class Scheduler:
             encode=tuple(builder.encoding.items.values()),
             drop=self._desk.ledger.take_drops(),
         )
-        self._flight = _Flight(plan, tuple(builder.rows))
+        self._flight = Flight(
+            plan,
+            tuple(builder.rows),
+            start_s,
+            plan_ms=(self._clock() - start_s) * 1e3,
+            num_patches=sum(builder.encoding.num_patches.values()),
+            retracted=tuple(self._retracted),
+        )
         self._roster.in_flight = tuple(planned.sequence for planned in builder.rows)
         return plan
 
@@ -233,7 +242,9 @@ class Scheduler:
         Changes: sequences, tree, slots, pins.
         """
         flight = self._land(sampled.step)
-        return take_results(self._roster, flight.plan, flight.rows, sampled)
+        updates = take_results(self._roster, flight.plan, flight.rows, sampled)
+        self._timeline.note(record_of(flight, sampled, updates, self.counts()))
+        return updates
 
     def rollback(self, plan: ForwardPlan, error: Exception) -> tuple[SequenceUpdate, ...]:
         """The step that is out failed as a whole: its sequences end with this error.
@@ -241,7 +252,10 @@ class Scheduler:
         Changes: what the step put into tree, pool and ledgers is undone; others are unharmed.
         """
         flight = self._land(plan.step)
-        return take_failure(self._roster, flight.plan, flight.rows, error)
+        updates = take_failure(self._roster, flight.plan, flight.rows, error)
+        nothing = SampledTokens(plan.step, ())
+        self._timeline.note(record_of(flight, nothing, updates, self.counts()))
+        return updates
 
     # Accounts
 
@@ -273,14 +287,25 @@ class Scheduler:
         """Raise LedgerBroken unless all ledgers add up. Pure. Cost: O(slots + nodes)."""
         self._roster.verify()
 
-    def drawing(self, room: str) -> str:
-        """State as text: `radix` draws the tree, `sched` the sequences. Pure."""
+    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
+        """State for people: `radix` draws the tree, `sched` the last steps. Pure.
+
+        Cost: tens of milliseconds for a large tree, or a long line.
+        """
         if room == "radix":
-            return draw(self._memory.tree)
+            tree = self._memory.tree
+            return draw(tree) if form == "text" else draw_icicle(tree)
         if room == "sched":
-            return draw_sequences(
-                self.counts(), self._roster.running.values(), self._roster.line
-            )
+            waiting = tuple(self._line)
+            back = [sequence for sequence in waiting if sequence.num_retractions]
+            waiters = [
+                Waiter(sequence.sequence_id, sequence.spec.client, sequence.arrived_s)
+                for sequence in (*back[:_MAX_DRAWN], *waiting[:_MAX_DRAWN])
+            ]
+            counts, records = self.counts(), self._timeline.records()
+            if form == "svg":
+                return draw_gantt(counts, records, waiters)
+            return draw_steps(counts, records, waiters, self.report())
         raise NotFound(f"no drawing of {room}", what="drawing", name=room)
 
     # Planning
@@ -314,7 +339,9 @@ class Scheduler:
             others = [seq for seq in self._roster.running.values() if seq is not first]
             if not others:
                 raise LedgerBroken("a sequence alone finds no slots", free=0)
-            self._roster.retract(max(others, key=lambda seq: seq.rank))
+            last = max(others, key=lambda seq: seq.rank)
+            self._retracted.append(last.sequence_id)
+            self._roster.retract(last)
             builder, stalled = self._place_running()
         return builder
 
@@ -366,7 +393,7 @@ class Scheduler:
     def _max_passes(self, sequence: Sequence) -> int:
         return 0 if sequence.num_retractions else self._config.max_passes
 
-    def _land(self, step: int) -> _Flight:
+    def _land(self, step: int) -> Flight:
         flight, self._flight = self._flight, None
         if flight is None or flight.plan.step != step:
             raise LedgerBroken(f"step {step} came back, and was not out", step=step)

@@ -43,6 +43,8 @@ class PlannedRow:
     pending: Pending | None
     is_last: bool
     """Whether the row reaches the last known token."""
+    num_cached: int
+    """Tokens before the row that were found, not computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,7 @@ class StepBuilder:
         sampling = row_sampling(sequence) if stop == known else None
         if sequence.num_accounted == 0 and sequence.num_prompt:
             sequence.seen = survey(sequence, self._memory, start)
+        num_cached = start - sequence.computed
         self._memory.advance(sequence, match)
         pending = self._memory.take(sequence, stop - start)
         self._account(sequence, start, stop, pending)
@@ -194,7 +197,7 @@ class StepBuilder:
             next_id=sequence.tokens[stop] if is_scored and stop < known else None,
             num_prompt_top=sequence.spec.sampling.top_logprobs if is_scored else 0,
         )
-        self.rows.append(PlannedRow(sequence, row, pending, is_last=stop == known))
+        self.rows.append(PlannedRow(sequence, row, pending, stop == known, num_cached))
         self.num_tokens_left -= stop - start
         if start < sequence.num_prompt or stop - start > 1:
             self.num_prompt_left -= stop - start

@@ -69,13 +69,15 @@ class Turns:
         self._turns: dict[str, _Turn] = {}
         self._lanes: dict[int, _Lane] = {}
         self._serial = 0
-        self.order = PrefixOrder(fairness.turn_of, self._note_place)
+        self.order = PrefixOrder(
+            fairness.turn_of, self._note_place, by_rank=not rule.by_sweep
+        )
 
     # Sequences
 
     def enter(self, sequence: Sequence) -> None:
-        """A newcomer is given its sweep. Changes: the turn's sweep."""
-        turn = self._turns.setdefault(self._turn_of(sequence), _Turn())
+        """A newcomer is given its sweep. Changes: the turn's sweep and credit."""
+        turn = self._turn_to_enter(sequence)
         if not turn.num_waiting:
             turn.sweep, turn.has_begun = turn.sweep + 1, False
         turn.num_waiting += 1
@@ -86,7 +88,7 @@ class Turns:
 
     def enter_again(self, sequence: Sequence) -> None:
         """A retracted sequence goes before all sweeps. Changes: the turn."""
-        self._turns.setdefault(self._turn_of(sequence), _Turn()).num_waiting += 1
+        self._turn_to_enter(sequence).num_waiting += 1
         sequence.sweep = -1
 
     def leave(self, sequence: Sequence) -> None:
@@ -119,6 +121,14 @@ class Turns:
         return None
 
     # Inside
+
+    def _turn_to_enter(self, sequence: Sequence) -> _Turn:
+        """Its turn, which, if nobody waits there, gets no credit for the time it was empty."""
+        name = self._turn_of(sequence)
+        turn = self._turns.setdefault(name, _Turn())
+        if not turn.num_waiting:
+            self._fairness.lift(name)
+        return turn
 
     def _turn_of(self, sequence: Sequence) -> str:
         return self._fairness.turn_of(sequence.spec.client)

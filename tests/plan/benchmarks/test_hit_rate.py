@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.clairvoyant import Trie, _foresighted, clairvoyant_hits
-from benchmarks.hit_rate import UNLIMITED, Case, Trace, cases
+from benchmarks.hit_rate import UNLIMITED, Case, Trace, cases, measure
+from benchmarks.hit_rate_plot import plot
 from benchmarks.replay import replay
 from benchmarks.shapes import SHAPES, stream
 from mmserve.core import SchedConfig
@@ -129,6 +130,28 @@ def test_one_request_alone_in_a_cache_just_large_enough():
     )
     assert (done.hit_tokens, done.prompt_computed) == (0, ask.prompt.num_tokens)
     assert done.waits_s.tolist() == pytest.approx([0.0], abs=1e-6)
+
+
+def test_held_back_turns_reach_the_optimum():
+    """With room for all, only a turn that starts before its answer is known loses hits."""
+    trace = Trace("chat", 20)
+    due_s = [0.0 if ask.after is None else None for ask in trace.asks]
+    done = replay(
+        trace.asks,
+        due_s,
+        SchedConfig(),
+        num_slots=trace.total,
+        context_length=trace.longest,
+    )
+    assert done.hit_tokens == trace.optimal_hits
+
+
+def test_a_plot_shows_every_capacity(tmp_path):
+    """The picture is an SVG with a panel for each capacity that was run."""
+    pytest.importorskip("matplotlib")
+    record = measure(["chat", "pictures"], ["longest-prefix"], quick=True)
+    plot(record.rows, tmp_path / "hits.svg")
+    assert (tmp_path / "hits.svg").read_text().count('<g id="axes_') == 4
 
 
 def test_every_default_case_is_run_with_the_cache_the_targets_name():

@@ -127,9 +127,9 @@ class Promises:
         waiting = {seq.sequence_id: seq for seq in self._line}
         running = self._sched._roster.running
         started = [look for look in self._looks if look.number in running]
-        for look in self._looks:
+        for look in self._looks if started else ():
             seq = waiting.get(look.number)
-            if seq is None or not seq.is_offered or self._is_shared(seq):
+            if seq is None or not seq.is_offered:
                 continue
             num_passed = sum(
                 other.turn == look.turn
@@ -137,6 +137,8 @@ class Promises:
                 and other.sweep > look.sweep
                 for other in started
             )
+            if not num_passed or self._is_shared(seq):
+                continue
             self._passed[look.number] += num_passed
             assert self._passed[look.number] <= self._config.max_passes, (
                 f"sequence {look.number} was passed {self._passed[look.number]} times"
@@ -161,11 +163,6 @@ class Promises:
         """Whoever always had something to start is at most one round behind."""
         fairness, quantum = self._fairness, self._config.quantum_tokens
         before = {look.turn for look in self._looks}
-        after = {
-            fairness.turn_of(seq.spec.client)
-            for seq in self._line
-            if seq.is_offered and not self._is_shared(seq)
-        }
         clients = {fairness.turn_of(seq.spec.client) for seq in self._line}
         self._lagging = {name for name in self._lagging if name in clients}
         for name in clients:
@@ -173,10 +170,19 @@ class Promises:
             is_behind = fairness.level(name) < least - _CLOSE
             if not is_behind:
                 self._lagging.discard(name)
-            elif name not in before or name not in after:
+            elif name not in before or name in self._lagging or not self._is_free(name):
                 self._lagging.add(name)
             else:
-                assert name in self._lagging, f"client {name} fell behind"
+                raise AssertionError(f"client {name} fell behind")
+
+    def _is_free(self, name: str) -> bool:
+        """Whether a turn has somebody who may start and waits for nobody's tokens."""
+        return any(
+            seq.is_offered
+            and self._fairness.turn_of(seq.spec.client) == name
+            and not self._is_shared(seq)
+            for seq in self._line
+        )
 
     def check_order(self) -> None:
         """`next` names whoever has the least key of all who may start, by brute force."""
@@ -193,13 +199,18 @@ class Promises:
         quantum = self._config.quantum_tokens
         limit = max(fairness._rounds.get(top, 1), min(levels.values()) // quantum + 1) * quantum
         keys = [
-            (rule.key(seq.order_rank, node), seq.sequence_id)
+            (rule.key(seq.order_rank, node), seq.sequence_id, seq, node)
             for seq, node in free
             if levels.get(turns[seq.sequence_id], np.inf) < limit or not fairness.is_on
         ]
-        first = line.next()
-        assert first is not None
-        assert first.sequence_id == min(keys)[1], f"{first.sequence_id} first, not {min(keys)}"
+        best, got = min(keys)[2], line.next()
+        assert got is not None
+        if not rule.by_sweep:
+            assert got is best
+            return
+        assert got.order_rank[:2] == best.order_rank[:2]
+        assert self._place(got) is self._place(best)
+        assert _is_above(got.hook, best.hook), f"{got.sequence_id}, not {best.sequence_id}"
 
     def _place(self, seq):
         """The node with KV from which it may start now, or None."""
@@ -207,6 +218,13 @@ class Promises:
         while node is not None and node.is_ghost:
             node = None if node in self._line._turns.order._claims else node.parent
         return node
+
+
+def _is_above(upper, lower) -> bool:
+    """Whether `upper` is on the way to `lower`, or `lower` itself."""
+    while lower is not None and lower is not upper:
+        lower = lower.parent
+    return lower is upper
 
 
 def charges(before: Mapping[str, float], after: Mapping[str, float]) -> float:

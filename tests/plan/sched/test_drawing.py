@@ -192,3 +192,14 @@ def test_a_long_run_has_few_shapes():
         title for title in titles(draw_gantt(counts(), records)) if "256 tokens" in title
     ]
     assert decoded == ["#1 a: 256 tokens decoded in steps 0 to 255"]
+
+
+def test_numbers_are_whole_or_left_out():
+    """A box too narrow for its number has none: half a number would be another one."""
+    records = [
+        record(step, (1, "a", 0.0, 123456, 654321, 0, None), start_s=step * 0.011)
+        for step in range(40)
+    ]
+    root = ElementTree.fromstring(draw_gantt(counts(), records))
+    words = [one.text or "" for one in root.iter(SVG + "text")]
+    assert [text for text in words if text.startswith("123") or ".." in text] == []
