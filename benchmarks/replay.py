@@ -23,7 +23,7 @@ PATCH_MS = 0.5
 """About what a step costs with 135M parameters on two cores of a CPU."""
 
 PATCHES_PER_TOKEN = 4
-THINK_S = 1.0
+THINK_S = 0.0
 """From an answer to the next request of the same chain: a tool runs, a person types."""
 
 

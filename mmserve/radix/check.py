@@ -12,9 +12,9 @@ from mmserve.radix.node import Node
 __all__ = ["check_node", "count_tree"]
 
 
-def count_tree(nodes: Iterable[Node]) -> tuple[int, int, int, int, int]:
-    """Tokens, evictable tokens, nodes with KV, ghosts, remembered tokens. Pure."""
-    num_tokens = num_evictable = num_nodes = num_ghosts = num_remembered = 0
+def count_tree(nodes: Iterable[Node]) -> tuple[int, ...]:
+    """Tokens, evictable and wanted ones, nodes with KV, ghosts, remembered tokens. Pure."""
+    num_tokens = num_evictable = num_wanted = num_nodes = num_ghosts = num_remembered = 0
     for node in nodes:
         if node.is_ghost:
             num_ghosts += 1
@@ -22,8 +22,10 @@ def count_tree(nodes: Iterable[Node]) -> tuple[int, int, int, int, int]:
             continue
         num_nodes += 1
         num_tokens += node.num_tokens
-        num_evictable += node.num_tokens if node.users == 0 else 0
-    return num_tokens, num_evictable, num_nodes, num_ghosts, num_remembered
+        if node.users == 0:
+            num_evictable += node.num_tokens
+            num_wanted += node.num_tokens if node.guests else 0
+    return num_tokens, num_evictable, num_wanted, num_nodes, num_ghosts, num_remembered
 
 
 def check_node(node: Node, num_users: int, page_tokens: int) -> None:

@@ -54,6 +54,8 @@ class RadixTree:
         self.page_tokens = page_tokens
         self.num_tokens = 0
         self.num_evictable = 0
+        self.num_wanted = 0
+        """Evictable tokens that a guest hangs below, so that it will want them."""
         self.num_nodes = 0
         self.num_ghosts = 0
         self.num_evicted_tokens = 0
@@ -169,7 +171,7 @@ class RadixTree:
         passed: Node | None = node
         while passed is not None:
             if passed.users == 0:
-                self.num_evictable -= passed.num_tokens
+                self._count_evictable(passed, -1)
             passed.users += 1
             if passed.namespace is not None:
                 known = self._roots.setdefault(passed.namespace, passed)
@@ -188,7 +190,7 @@ class RadixTree:
             passed.stamp = self._tick
             passed.worth = self._leaves.worth.rate(passed)
             if passed.users == 0:
-                self.num_evictable += passed.num_tokens
+                self._count_evictable(passed, 1)
                 self._offer(passed)
             passed = passed.parent
 
@@ -236,6 +238,8 @@ class RadixTree:
         node.num_own += 1
         passed: Node | None = node
         while passed is not None:
+            if not passed.guests and not passed.users and not passed.is_ghost:
+                self.num_wanted += passed.num_tokens
             passed.guests[client] = passed.guests.get(client, 0) + 1
             passed = passed.parent
         return node
@@ -251,6 +255,8 @@ class RadixTree:
             else:
                 del passed.guests[client]
                 if not passed.guests:
+                    if not passed.users and not passed.is_ghost:
+                        self.num_wanted -= passed.num_tokens
                     self.watcher.deserted(passed)
                     self._offer(passed)
             passed = passed.parent
@@ -338,8 +344,8 @@ class RadixTree:
         num_left = num_tokens
         while num_left > 0 and (node := self._leaves.pop()) is not None:
             cut = self._floor(max(node.num_tokens - num_left, 0), ())
-            if cut > 0 and node.keys[cut] < 0:
-                cut = self._floor(media_start(node.keys, cut), ())
+            while cut > 0 and (start := media_start(node.keys, cut)) < cut:
+                cut = self._floor(start, ())  # a page may begin in the picture before
             if cut > 0:
                 self._split(node, cut)
             self._leaves.worth.note_evicted(node)
@@ -386,12 +392,13 @@ class RadixTree:
         got = (
             self.num_tokens,
             self.num_evictable,
+            self.num_wanted,
             self.num_nodes,
             self.num_ghosts,
             self._history.num_tokens,
         )
         if want != got:
-            names = "tokens, evictable, nodes, ghosts, remembered"
+            names = "tokens, evictable, wanted, nodes, ghosts, remembered"
             raise LedgerBroken(f"{names} are {want}, counted are {got}", want=want, got=got)
 
     # Inside
@@ -438,7 +445,7 @@ class RadixTree:
         self.num_ghosts -= 1
         self.num_nodes += 1
         self.num_tokens += node.num_tokens
-        self.num_evictable += node.num_tokens
+        self._count_evictable(node, 1)
         self._media.add(node.keys)
         if node.parent is not None:
             node.parent.num_resident += 1
@@ -452,13 +459,18 @@ class RadixTree:
         self.num_nodes -= 1
         self.num_ghosts += 1
         self.num_tokens -= node.num_tokens
-        self.num_evictable -= node.num_tokens
+        self._count_evictable(node, -1)
         self._media.remove(node.keys)
         parent.num_resident -= 1
         if node.guests:
             self.watcher.emptied(node)
         self._offer(parent)
         return slots
+
+    def _count_evictable(self, node: Node, sign: int) -> None:
+        self.num_evictable += sign * node.num_tokens
+        if node.guests:
+            self.num_wanted += sign * node.num_tokens
 
     def _drop_idle(self, node: Node) -> None:
         """Take out a ghost that nobody wants or remembers, and those above; join the rest."""

@@ -78,6 +78,11 @@ class KvMemory:
         pinned = 0 if match is None else self.tree.num_evictable_in(match)
         return self.num_available - pinned + self._num_left(sequence)
 
+    def num_unwanted(self, sequence: Sequence) -> int:
+        """Tokens a waiting sequence could take and evict nothing that one of them wants. Pure."""
+        num_evictable = self.tree.num_evictable - self.tree.num_wanted
+        return self.pool.num_free + num_evictable + self._num_left(sequence)
+
     def num_slots_for(self, num_tokens: int) -> int:
         """Slots of the pages that hold so many tokens. Pure."""
         return num_tokens + -num_tokens % self.pool.page_tokens

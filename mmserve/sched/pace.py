@@ -80,7 +80,7 @@ class StepBudget:
 
     def tokens_beside(self, num_patches: int) -> int:
         """Prompt tokens left beside this many patches, at least 0. Pure."""
-        return max(0, int(self.tokens - self.tokens_per_patch * num_patches))
+        return int(max(0.0, self.tokens - self.tokens_per_patch * num_patches))
 
 
 class StepPace:
@@ -146,7 +146,7 @@ class StepPace:
         return StepBudget(
             tokens=min(most_tokens, self._tokens(room_ms, token_ms)),
             patches=min(most_patches, self._patches(room_ms, patch_ms)),
-            tokens_per_patch=patch_ms / token_ms if token_ms > 0 else 0.0,
+            tokens_per_patch=min(patch_ms / token_ms, UNLIMITED) if token_ms > 0 else 0.0,
             lone_tokens=_fit(lone_ms, token_ms),
             lone_patches=self._patches(lone_ms, patch_ms),
         )

@@ -38,7 +38,7 @@ from mmserve.sched.results import take_failure, take_results
 from mmserve.sched.roster import Roster
 from mmserve.sched.rules import RULES
 from mmserve.sched.sequence import Sequence, SequenceSpec
-from mmserve.sched.step import Outcome, StepBuilder, StepLimits
+from mmserve.sched.step import Beside, Outcome, StepBuilder, StepLimits
 from mmserve.sched.timeline import Timeline
 from mmserve.sched.updates import SchedCounts, SequenceUpdate
 
@@ -356,7 +356,8 @@ class Scheduler:
             candidate = line.next()
             if candidate is None:
                 break
-            outcome = builder.place(candidate, num_reserved=num_reserved if running else None)
+            beside = Beside(num_reserved, bool(refused)) if running else None
+            outcome = builder.place(candidate, beside)
             if outcome is Outcome.PLACED:
                 self._roster.start(candidate)
                 num_reserved += self._ledgers.growth(candidate)

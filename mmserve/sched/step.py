@@ -21,7 +21,7 @@ from mmserve.sched.memory import Pending
 from mmserve.sched.misses import note_hits, note_misses, survey
 from mmserve.sched.sequence import Sequence
 
-__all__ = ["Outcome", "PlannedRow", "StepBuilder", "StepLimits"]
+__all__ = ["Beside", "Outcome", "PlannedRow", "StepBuilder", "StepLimits"]
 
 
 class Outcome(enum.Enum):
@@ -56,6 +56,20 @@ class StepLimits:
     num_patches: int
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a candidate leaves to others.
+
+    Args:
+        num_reserved: slots for the growth of those that run.
+        is_passing: whether it passes somebody who found no slots; then it leaves all KV that
+            anybody waiting wants.
+    """
+
+    num_reserved: int
+    is_passing: bool
+
+
 class StepBuilder:
     """One step in the making."""
 
@@ -75,13 +89,13 @@ class StepBuilder:
         """Whether no prompt row has room any more. Pure."""
         return self.num_tokens_left <= 0 or self.num_prompt_left <= 0
 
-    def place(self, sequence: Sequence, *, num_reserved: int | None = None) -> Outcome:
+    def place(self, sequence: Sequence, beside: Beside | None = None) -> Outcome:
         """Try to give a sequence a row.
 
         Args:
             sequence: running, or a candidate.
-            num_reserved: for a candidate beside others: slots to leave for their growth. The
-                candidate must then have room for all its known tokens and some answer.
+            beside: for a candidate beside others: what it must leave to them. It must then have
+                room for all its known tokens and some answer.
 
         Changes: if PLACED, the step, slots, tree, pins, service; if MEDIA, what pixels are
         wanted.
@@ -90,8 +104,11 @@ class StepBuilder:
         start = sequence.computed if match is None else match.num_tokens
         if self._is_under_way(sequence, match, start):
             return Outcome.SHARED
-        num_slots = self._memory.num_room(sequence, match)
-        stop = self._stop(sequence, start, num_slots, num_reserved)
+        if beside is not None and beside.is_passing:
+            num_slots = self._memory.num_unwanted(sequence)
+        else:
+            num_slots = self._memory.num_room(sequence, match)
+        stop = self._stop(sequence, start, num_slots, beside)
         if isinstance(stop, Outcome):
             return stop
         stop = self._secure(sequence, start, stop)
@@ -130,7 +147,7 @@ class StepBuilder:
         )
 
     def _stop(
-        self, sequence: Sequence, start: int, num_slots: int, num_reserved: int | None
+        self, sequence: Sequence, start: int, num_slots: int, beside: Beside | None
     ) -> int | Outcome:
         """Where budgets end the row, or which of them is spent."""
         num_missing = sequence.known - start
@@ -140,8 +157,8 @@ class StepBuilder:
             num_left = min(num_left, self.num_prompt_left)
         if num_left <= 0:
             return Outcome.BUDGET
-        if num_reserved is not None:
-            num_needed = num_reserved + self._ledgers.growth(sequence) - start
+        if beside is not None:
+            num_needed = beside.num_reserved + self._ledgers.growth(sequence) - start
             if num_slots < num_needed:
                 return Outcome.SLOTS
         if num_slots <= 0:

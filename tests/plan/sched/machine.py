@@ -54,7 +54,7 @@ def random_config(chance: random.Random) -> tuple[int, SchedConfig]:
         max_passes=chance.choice([0, 1, 4, 16]),
         history_tokens=chance.choice([None, None, 0, 30]),
         radix_cache=chance.random() < 0.93,
-        target_itl_ms=chance.choice([None, None, 2.0]),
+        target_itl_ms=chance.choice([None, None, 0.7, 2.0]),
     )
     return chance.choice([101, 128, 128, 300, 640]), config
 
@@ -68,6 +68,7 @@ class _Arrivals:
         self._is_atomic = chance.random() < 0.25
         self._has_media = chance.random() < 0.7
         self._kind = chance.choice(["image", "image", "video"])
+        self._lengths = chance.choice([(0, 1, 2, 5, 5, 12, 45), (1, 2), (5, 90), (60, 90)])
         self._clients = chance.choice([("",), ("a", "b"), ("a", "b", "c", "d")])
         self._past: list[list[int]] = []
 
@@ -88,16 +89,14 @@ class _Arrivals:
             name = chance.choice("ABCDE")
             parts += [(name, SIZES[name]), [1] * chance.randrange(3)]
         parts.append([chance.randrange(1, 4) for _ in range(chance.randrange(1, 9))])
-        return prompt(
-            *parts, namespace=namespace, is_atomic=self._is_atomic, kind=self._kind
-        )
+        return prompt(*parts, namespace=namespace, is_atomic=self._is_atomic, kind=self._kind)
 
     def params(self, num_prompt: int) -> dict:
         """Sampling parameters and who asks."""
         chance = self._chance
         most = self._room_tokens - num_prompt
         params = {
-            "max_new_tokens": min(most, chance.choice([0, 1, 2, 5, 5, 12, 45, 70])),
+            "max_new_tokens": min(most, chance.choice(self._lengths)),
             "temperature": chance.choice([0.0, 0.0, 1.0]),
             "min_new_tokens": chance.choice([0, 0, 3]),
             "seed": chance.randrange(100),

@@ -76,7 +76,9 @@ class Ledger:
         assert misses == self.misses[number]
         assert hits + misses == self.known[number]
         for kind in ("text", "image", "video"):
-            told = sum(u.num_tokens for u in usage.cache if (u.kind, u.outcome) == (kind, "hit"))
+            told = sum(
+                u.num_tokens for u in usage.cache if (u.kind, u.outcome) == (kind, "hit")
+            )
             assert getattr(usage, f"cached_{kind}_tokens") == told
 
 
@@ -194,7 +196,9 @@ class Promises:
         turns = {seq.sequence_id: fairness.turn_of(seq.spec.client) for seq, _ in free}
         top = max(fairness.class_of(turn) for turn in turns.values())
         levels = {
-            turn: fairness.level(turn) for turn in turns.values() if fairness.class_of(turn) == top
+            turn: fairness.level(turn)
+            for turn in turns.values()
+            if fairness.class_of(turn) == top
         }
         quantum = self._config.quantum_tokens
         limit = max(fairness._rounds.get(top, 1), min(levels.values()) // quantum + 1) * quantum

@@ -1,0 +1,38 @@
+"""The scheduler keeps its promises under any load; the long run is `benchmarks.soak`."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plan.sched.machine import Machine, random_config
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32))
+def test_promises_hold_under_any_load(seed):
+    """Budgets, ledgers, order, shares, accounts, endings and answers, after every step."""
+    Machine(seed, num_steps=40).run()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_promises_hold_in_longer_runs(seed):
+    """The same over hundreds of steps of a few fixed loads."""
+    machine = Machine(1_000_000 + seed, num_steps=150)
+    machine.run()
+    assert machine.counts["steps"] >= 150
+
+
+def test_all_configurations_come_up():
+    """The loads are not all of one kind."""
+    drawn = [random_config(random.Random(seed))[1] for seed in range(200)]
+    for name in ("policy", "eviction", "fairness", "radix_cache", "page_tokens", "max_passes"):
+        assert len({getattr(config, name) for config in drawn}) > 1
+    assert {config.policy for config in drawn} == {
+        "longest-prefix",
+        "fcfs",
+        "priority",
+        "dfs-weight",
+        "shortest-prefill",
+        "random",
+    }
