@@ -107,6 +107,7 @@ def _is_seam(upper: Node, lower: Node) -> bool:
     return (
         len(upper.children) == 1
         and upper.num_own == 0
+        and upper.mark is None
         and upper.users == lower.users
         and upper.is_ghost == lower.is_ghost
         and upper.is_remembered == lower.is_remembered

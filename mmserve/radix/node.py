@@ -26,6 +26,7 @@ class Node:
         hits: matches that took tokens of it.
         guests: sequences hung here or below, by client; num_own: those hung exactly here.
         num_resident: children that are not ghosts.
+        mark: what a sequence that ended exactly here left, see `RadixTree.mark`.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class Node:
         "hits",
         "is_remembered",
         "keys",
+        "mark",
         "namespace",
         "num_own",
         "num_resident",
@@ -69,6 +71,7 @@ class Node:
         self.guests: dict[str, int] = {}
         self.num_own = 0
         self.is_remembered = False
+        self.mark: tuple[str, int] | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -13,6 +13,8 @@ A page is taken and freed as a whole: it is freed with its first slot.
 
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,8 +23,8 @@ from mmserve.core import LedgerBroken
 __all__ = ["SlotPool"]
 
 _BLOCK_SLOTS = 32
-_WINDOW_PAGES = 2048
-"""Pages in which a run is looked for: 10 us; a whole pool of a million would be 1 ms."""
+_WINDOW = 2048
+"""Pages or blocks looked at together: 10 us; a whole pool of a million would be 1 ms."""
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -41,6 +43,11 @@ class SlotPool:
         self._num_free_of_block = np.full(num_blocks, self._block_pages, dtype=np.int32)
         if num_pages % self._block_pages:
             self._num_free_of_block[-1] = num_pages % self._block_pages
+        self._whole_blocks = np.flatnonzero(
+            self._num_free_of_block == self._block_pages
+        ).tolist()
+        """A heap that has all wholly free blocks, and some that are not so any more."""
+        self._is_listed = self._num_free_of_block == self._block_pages
         self._cursor = 0
         """Block where the search for single pages goes on."""
 
@@ -93,8 +100,15 @@ class SlotPool:
         if self._is_free[pages].any() or len(np.unique(pages)) != len(pages):
             raise LedgerBroken("a slot was freed twice", num_slots=len(slots))
         self._is_free[pages] = True
-        np.add.at(self._num_free_of_block, pages // self._block_pages, 1)
+        blocks = pages // self._block_pages
+        np.add.at(self._num_free_of_block, blocks, 1)
         self.num_free += len(pages) * size
+        is_new = (self._num_free_of_block[blocks] == self._block_pages) & ~self._is_listed[
+            blocks
+        ]
+        for block in np.unique(blocks[is_new]).tolist():
+            self._is_listed[block] = True
+            heapq.heappush(self._whole_blocks, block)
 
     def free_slots(self) -> NDArray[np.int64]:
         """All slots of free pages, ascending. Pure."""
@@ -141,25 +155,46 @@ class SlotPool:
             if len(run) == num_pages and run.all():
                 return np.arange(next_page, next_page + num_pages)
         size = self._block_pages
-        block = _lowest_run(self._num_free_of_block == size, -(-num_pages // size))
+        block = self._free_blocks(-(-num_pages // size))
         if block is not None:
             return np.arange(block * size, block * size + num_pages)
         start = self._cursor * size
-        run_start = _lowest_run(self._is_free[start : start + _WINDOW_PAGES], num_pages)
+        run_start = _lowest_run(self._is_free[start : start + _WINDOW], num_pages)
         if run_start is not None:
             return np.arange(start + run_start, start + run_start + num_pages)
         return self._gather(num_pages)
 
+    def _free_blocks(self, num_blocks: int) -> int | None:
+        """The lowest run of wholly free blocks. Changes: the heap loses blocks that are not."""
+        heap = self._whole_blocks
+        while heap and self._num_free_of_block[heap[0]] < self._block_pages:
+            self._is_listed[heapq.heappop(heap)] = False
+        if num_blocks == 1:
+            return heap[0] if heap else None
+        if len(heap) < num_blocks:
+            return None
+        for first in range(heap[0], len(self._num_free_of_block), _WINDOW):
+            window = self._num_free_of_block[first : first + _WINDOW + num_blocks - 1]
+            start = _lowest_run(window == self._block_pages, num_blocks)
+            if start is not None:
+                return first + start
+        return None
+
     def _gather(self, num_pages: int) -> NDArray[np.int64]:
-        """Free pages of as few blocks as come first, from the cursor on."""
-        free = np.roll(self._num_free_of_block, -self._cursor)
-        num_blocks = int(np.searchsorted(np.cumsum(free), num_pages)) + 1
-        blocks = (np.arange(num_blocks) + self._cursor) % len(free)
-        self._cursor = int(blocks[-1])
-        pages = (blocks[:, None] * self._block_pages + np.arange(self._block_pages)).ravel()
-        pages = pages[pages < len(self._is_free)]
-        free_pages: NDArray[np.int64] = pages[self._is_free[pages]][:num_pages]
-        return free_pages
+        """Free pages of the blocks that come first, from the cursor on."""
+        size, num_blocks = self._block_pages, len(self._num_free_of_block)
+        found: list[NDArray[np.int64]] = []
+        num_left = num_pages
+        while num_left > 0:
+            end = min(self._cursor + _WINDOW // size, num_blocks)
+            first = self._cursor * size
+            free = np.flatnonzero(self._is_free[first : end * size])[:num_left] + first
+            found.append(free)
+            num_left -= len(free)
+            if num_left > 0:
+                self._cursor = end % num_blocks
+        self._cursor = int(found[-1][-1]) // size
+        return np.concatenate(found)
 
 
 def _lowest_run(is_free: NDArray[np.bool_], length: int) -> int | None:

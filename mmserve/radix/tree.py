@@ -262,6 +262,22 @@ class RadixTree:
             passed = passed.parent
         self._drop_idle(node)
 
+    # Marks
+
+    def mark(self, match: Match, mark: tuple[str, int]) -> None:
+        """Leave a note where a match ends, until its tokens are evicted.
+
+        Changes: the node, if the match ends with it; it stays apart from what is put below.
+        """
+        if match.is_whole and not match.node.is_root:
+            match.node.mark = mark
+
+    def mark_above(self, node: Node) -> tuple[str, int] | None:
+        """The note of the last node with KV on the way to `node`. Pure."""
+        while node.is_ghost and node.parent is not None:
+            node = node.parent
+        return node.mark
+
     # Growth
 
     def fill(
@@ -455,7 +471,7 @@ class RadixTree:
         slots, parent = node.slots, node.parent
         if slots is None or parent is None:
             raise LedgerBroken("a root or a ghost was evicted")
-        node.slots, node.hits = None, 0
+        node.slots, node.hits, node.mark = None, 0, None
         self.num_nodes -= 1
         self.num_ghosts += 1
         self.num_tokens -= node.num_tokens

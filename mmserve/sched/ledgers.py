@@ -29,4 +29,4 @@ class Ledgers:
         most = sequence.max_new - sequence.num_output
         num_tokens = sequence.known + self.forecast.remaining(sequence.num_output, most)
         num_slots_for = self.memory.num_slots_for
-        return num_slots_for(num_tokens) - num_slots_for(len(sequence.slots))
+        return num_slots_for(num_tokens) - num_slots_for(sequence.slots.size)

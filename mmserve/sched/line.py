@@ -48,8 +48,9 @@ class WaitingLine:
     def add(self, sequence: Sequence) -> None:
         """A newcomer. Changes: the line, the tree, its client's credit."""
         self._fairness.arrive(sequence.spec.client)
-        self._turns.enter(sequence)
-        self._hang(sequence)
+        self._memory.hang(sequence)
+        self._turns.enter(sequence, self._memory.mark_above(sequence))
+        self._offer(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
         """A retracted sequence waits again, before its client's newcomers.
@@ -58,8 +59,9 @@ class WaitingLine:
         """
         self._turns.order.release(sequence)
         self._memory.unhang(sequence)
+        self._memory.hang(sequence)
         self._turns.enter_again(sequence)
-        self._hang(sequence)
+        self._offer(sequence)
 
     # They wait
 
@@ -124,13 +126,12 @@ class WaitingLine:
         if any(seq.hook is None for seq in self):
             raise LedgerBroken("a waiting sequence does not hang in the tree")
 
-    def _hang(self, sequence: Sequence) -> None:
+    def _offer(self, sequence: Sequence) -> None:
         client_class = self._fairness.class_of(sequence.spec.client)
         sequence.order_rank = self._rule.rank(sequence, client_class)
         self._waiting[sequence.sequence_id] = sequence
         client = sequence.spec.client
         self._num_by_client[client] = self._num_by_client.get(client, 0) + 1
-        self._memory.hang(sequence)
         self._turns.order.offer(sequence)
 
     def _leave(self, sequence: Sequence) -> None:

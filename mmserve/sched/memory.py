@@ -79,7 +79,7 @@ class KvMemory:
         return self.num_available - pinned + self._num_left(sequence)
 
     def num_unwanted(self, sequence: Sequence) -> int:
-        """Tokens a waiting sequence could take and evict nothing that one of them wants. Pure."""
+        """Tokens a waiting sequence could take and evict nothing that any wants. Pure."""
         num_evictable = self.tree.num_evictable - self.tree.num_wanted
         return self.pool.num_free + num_evictable + self._num_left(sequence)
 
@@ -102,6 +102,10 @@ class KvMemory:
             self.tree.unhang(sequence.hook, sequence.spec.client)
             sequence.hook = None
 
+    def mark_above(self, sequence: Sequence) -> tuple[str, int] | None:
+        """The mark of a sequence that ended where what is cached of this one ends. Pure."""
+        return None if sequence.hook is None else self.tree.mark_above(sequence.hook)
+
     # A step is planned
 
     def advance(self, sequence: Sequence, match: Match | None) -> None:
@@ -122,7 +126,7 @@ class KvMemory:
 
         Changes: evicts if need be; the sequence's slots, depth and node.
         """
-        start = len(sequence.slots)
+        start = sequence.slots.size
         num_new = self.num_slots_for(max(0, num_tokens - self._num_left(sequence)))
         if num_new > self.pool.num_free:
             least = max(num_new - self.pool.num_free, self._least_evicted)
@@ -136,7 +140,7 @@ class KvMemory:
     def _publish(self, sequence: Sequence, start: int) -> Pending | None:
         """Put the whole pages of a sequence's new slots into the tree."""
         node, depth = sequence.node, sequence.depth
-        end = self._whole(len(sequence.slots))
+        end = self._whole(sequence.slots.size)
         if node is None or depth < self._whole(start) or end <= depth:
             return None
         keys = sequence.keys.view(depth, end)
@@ -152,7 +156,7 @@ class KvMemory:
 
     def commit(self, sequence: Sequence) -> None:
         """All slots hold KV now. Changes: tokens computed; own prompt tokens go to the tree."""
-        start, sequence.computed = sequence.computed, len(sequence.slots)
+        start, sequence.computed = sequence.computed, sequence.slots.size
         node = sequence.node
         if node is None or start >= sequence.num_prompt:
             return
@@ -169,7 +173,7 @@ class KvMemory:
         The node above what the step put into the tree, where it stays until `discard`.
         Changes: the sequence, the pool.
         """
-        start, num_slots = sequence.computed, len(sequence.slots)
+        start, num_slots = sequence.computed, sequence.slots.size
         above = None
         if pending is not None:
             above = self.tree.ancestor(pending.leaf, pending.start)
@@ -193,13 +197,16 @@ class KvMemory:
     def release(self, sequence: Sequence) -> None:
         """Let go of all; computed tokens stay findable. Changes: tree, pool, sequence."""
         node = sequence.node
-        num_slots = len(sequence.slots)
+        num_slots = sequence.slots.size
         if node is None:
             self.pool.give_back(sequence.slots.view(0, num_slots))
         else:
             whole = self._whole(sequence.computed)
+            end = Match(node, node.num_tokens, node.depth, empty_slots().view(0, 0))
             if sequence.depth < whole:
-                self._absorb(sequence, node)
+                end = self._absorb(sequence, node)
+            if sequence.is_ended and end.node.depth > sequence.num_prompt:
+                self.tree.mark(end, (sequence.spec.client, sequence.sweep))
             self.pool.give_back(sequence.slots.view(max(whole, sequence.depth), num_slots))
             self.tree.unpin(node)
             self.tree.tidy(node)
@@ -230,11 +237,11 @@ class KvMemory:
         return num_tokens - num_tokens % self.pool.page_tokens
 
     def _num_left(self, sequence: Sequence) -> int:
-        return self.pool.num_left_after(len(sequence.slots))
+        return self.pool.num_left_after(sequence.slots.size)
 
     def _own(self, sequence: Sequence) -> NDArray[np.int64]:
         """A sequence's own slots, with the rest of its last page."""
-        num_slots = len(sequence.slots)
+        num_slots = sequence.slots.size
         own = sequence.slots.view(sequence.depth, num_slots)
         num_left = self._num_left(sequence)
         if not num_left:
@@ -249,7 +256,7 @@ class KvMemory:
         put = self.tree.insert(node, sequence.keys.view(depth, end), own)
         if put.num_existing:
             self.pool.give_back(own[: put.num_existing])
-            slots = sequence.slots.view(0, len(sequence.slots)).copy()
+            slots = sequence.slots.view(0, sequence.slots.size).copy()
             slots[depth : depth + put.num_existing] = put.slots
             sequence.slots = GrowingArray(slots)
         return put.end

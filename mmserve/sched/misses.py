@@ -73,3 +73,5 @@ def _by_kind(
 
 def _note(sequence: Sequence, uses: Iterable[CacheUse]) -> None:
     sequence.cache = cache_uses((*sequence.cache, *uses))
+    hits = {use.kind: use.num_tokens for use in sequence.cache if use.outcome == "hit"}
+    sequence.hits = (hits.get("text", 0), hits.get("image", 0), hits.get("video", 0))

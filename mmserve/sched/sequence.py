@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmserve.core import (
-    CacheKind,
     CacheOutcome,
     CacheUse,
     Matcher,
@@ -46,41 +45,44 @@ class SequenceSpec:
 
 
 class GrowingArray:
-    """An int64 array that only grows at its end, so that views of it never change."""
+    """An int64 array that only grows at its end, so that views of it never change.
 
-    __slots__ = ("_buffer", "_size")
+    `size` is its length, to be read only: a step asks for it a hundred times.
+    """
+
+    __slots__ = ("_buffer", "size")
 
     def __init__(self, values: NDArray[np.int64]) -> None:
         self._buffer = values
-        self._size = len(values)
+        self.size = len(values)
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __getitem__(self, position: int) -> int:
         return int(self._buffer[position])
 
     def view(self, start: int, stop: int) -> NDArray[np.int64]:
         """Values of [start, stop), without copying; not to be written."""
-        return self._buffer[start : min(stop, self._size)]
+        return self._buffer[start : min(stop, self.size)]
 
     def append(self, value: int) -> None:
         """Put one value at the end. Changes: the length, not views handed out."""
-        if self._size == len(self._buffer):
+        if self.size == len(self._buffer):
             self.extend(np.array((value,), dtype=np.int64))
             return
-        self._buffer[self._size] = value
-        self._size += 1
+        self._buffer[self.size] = value
+        self.size += 1
 
     def extend(self, values: NDArray[np.int64]) -> None:
         """Put values int64 [k] at the end. Changes: the length, not views handed out."""
-        size = self._size + len(values)
+        size = self.size + len(values)
         if size > len(self._buffer):
-            grown = np.empty(max(size + 32, self._size * 3 // 2), dtype=np.int64)
-            grown[: self._size] = self._buffer[: self._size]
+            grown = np.empty(max(size + 32, self.size * 3 // 2), dtype=np.int64)
+            grown[: self.size] = self._buffer[: self.size]
             self._buffer = grown
-        self._buffer[self._size : size] = values
-        self._size = size
+        self._buffer[self.size : size] = values
+        self.size = size
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ class Sequence:
         is_offered: whether it may start now.
         claimed: the ghost on its way that it computes next.
         passes: others that started while it found no slots.
-        cache: what its prompt tokens found in the cache, of those accounted for.
+        cache: what its prompt tokens found in the cache, of those accounted for; `hits` of
+            text, pictures and frames among it.
         num_accounted: prompt tokens whose outcome is noted and whose cost is charged.
     """
 
@@ -155,6 +158,7 @@ class Sequence:
     is_ended: bool = False
     admitted_s: float | None = None
     cache: tuple[CacheUse, ...] = ()
+    hits: tuple[int, int, int] = (0, 0, 0)
     num_accounted: int = 0
     seen: MissMap = MissMap()
     num_retractions: int = 0
@@ -169,22 +173,22 @@ class Sequence:
     @property
     def num_output(self) -> int:
         """Tokens of the answer so far."""
-        return len(self.tokens) - self.num_prompt
+        return self.tokens.size - self.num_prompt
 
     @property
     def num_cached(self) -> int:
         """Prompt tokens it did not compute itself."""
-        return sum(use.num_tokens for use in self.cache if use.outcome == "hit")
+        return sum(self.hits)
 
     @property
     def known(self) -> int:
         """Tokens known, whether computed or not."""
-        return len(self.tokens)
+        return self.tokens.size
 
     @property
     def missing(self) -> int:
         """Known tokens whose KV is still to be computed."""
-        return self.known - self.computed
+        return self.tokens.size - self.computed
 
     @property
     def match_limit(self) -> int:
@@ -224,16 +228,11 @@ class Sequence:
             image_tokens=self.num_image,
             video_tokens=self.num_video,
             cached_tokens=self.num_cached,
-            cached_text_tokens=self._num_hits("text"),
-            cached_image_tokens=self._num_hits("image"),
-            cached_video_tokens=self._num_hits("video"),
+            cached_text_tokens=self.hits[0],
+            cached_image_tokens=self.hits[1],
+            cached_video_tokens=self.hits[2],
             cache=self.cache,
             num_retractions=self.num_retractions,
-        )
-
-    def _num_hits(self, kind: CacheKind) -> int:
-        return sum(
-            use.num_tokens for use in self.cache if use.kind == kind and use.outcome == "hit"
         )
 
 

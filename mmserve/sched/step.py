@@ -131,7 +131,7 @@ class StepBuilder:
 
     def watch(self, sequence: Sequence) -> None:
         """Let others wait for what this running sequence will compute. Changes: the step."""
-        node, end = sequence.node, len(sequence.slots)
+        node, end = sequence.node, sequence.slots.size
         if node is not None and sequence.depth == end < sequence.known:
             self._frontier.setdefault(node, []).append(sequence)
 

@@ -9,6 +9,9 @@ while it has room: for a few, and for as many again for each with which it began
 The others make up the next one. So a sequence starts before anything that came after its own
 sweep was full, and still a long line is served branch by branch.
 
+A request that goes on where another of the sweep ended belongs to a program that came before;
+eight times as many of these may join.
+
     began with   5   9   16   100      of these wait
     room for     8   8   64   736      more that join
 
@@ -29,28 +32,43 @@ from mmserve.sched.sequence import Sequence
 
 __all__ = ["Turns"]
 
+_CONTINUED = 8
+"""Turns of conversations under way that may join a sweep, for each newcomer that may."""
+
 
 class _Turn:
     """Places of one turn, and its sweep."""
 
-    __slots__ = ("has_begun", "num_joined", "num_room", "num_waiting", "places", "sweep")
+    __slots__ = (
+        "has_begun",
+        "num_continued",
+        "num_joined",
+        "num_room",
+        "num_waiting",
+        "places",
+        "sweep",
+    )
 
     def __init__(self) -> None:
         self.places: list[tuple[Key, int, Node]] = []
         self.num_waiting = 0
         self.sweep = 0
         self.has_begun = False
+        self.num_continued = 0
         self.num_joined = 0
         self.num_room = 0
 
 
 class _Lane:
-    """Turns of one class: those in front by key, the others by the service they had."""
+    """Turns of one class: those in front by place and arrival, the others by service.
+
+    Sweeps and priorities of different turns are not compared.
+    """
 
     __slots__ = ("front", "resting")
 
     def __init__(self) -> None:
-        self.front: list[tuple[Key, int, str]] = []
+        self.front: list[tuple[tuple[Any, int], int, str]] = []
         self.resting: list[tuple[float, int, str]] = []
 
 
@@ -69,22 +87,31 @@ class Turns:
         self._turns: dict[str, _Turn] = {}
         self._lanes: dict[int, _Lane] = {}
         self._serial = 0
-        self.order = PrefixOrder(
-            fairness.turn_of, self._note_place, by_rank=not rule.by_sweep
-        )
+        self._last_sweep = 0
+        """Highest number of a sweep of any turn, so that a new turn's are all new."""
+        self.order = PrefixOrder(fairness.turn_of, self._note_place, by_rank=not rule.by_sweep)
 
     # Sequences
 
-    def enter(self, sequence: Sequence) -> None:
-        """A newcomer is given its sweep. Changes: the turn's sweep and credit."""
+    def enter(self, sequence: Sequence, goes_on: tuple[str, int] | None) -> None:
+        """A newcomer is given its sweep. Changes: the turn's sweep and credit.
+
+        `goes_on` is the mark of the sequence whose prompt and answer it goes on from, if any.
+        """
         turn = self._turn_to_enter(sequence)
         if not turn.num_waiting:
-            turn.sweep, turn.has_begun = turn.sweep + 1, False
+            turn.sweep, turn.has_begun = self._last_sweep + 1, False
+        self._last_sweep = max(self._last_sweep, turn.sweep + 1)
         turn.num_waiting += 1
         sequence.sweep = turn.sweep
-        if turn.has_begun and self._fairness.is_on:
-            turn.num_joined += 1
-            sequence.sweep += turn.num_joined > turn.num_room
+        if not turn.has_begun or not self._fairness.is_on:
+            return
+        goes_on_now = goes_on == (sequence.spec.client, turn.sweep)
+        if goes_on_now and turn.num_continued < _CONTINUED * turn.num_room:
+            turn.num_continued += 1
+            return
+        turn.num_joined += 1
+        sequence.sweep += turn.num_joined > turn.num_room
 
     def enter_again(self, sequence: Sequence) -> None:
         """A retracted sequence goes before all sweeps. Changes: the turn."""
@@ -135,7 +162,8 @@ class Turns:
 
     def _begin_sweep(self, turn: _Turn, sweep: int) -> None:
         if sweep > turn.sweep or (sweep == turn.sweep and not turn.has_begun):
-            turn.sweep, turn.has_begun, turn.num_joined = sweep, True, 0
+            turn.sweep, turn.has_begun = sweep, True
+            turn.num_joined = turn.num_continued = 0
             few = self._num_joiners
             turn.num_room = max(few, few * (turn.num_waiting - few))
 
@@ -155,7 +183,7 @@ class Turns:
         client_class = self._fairness.class_of(name)
         lane = self._lanes.setdefault(client_class, _Lane())
         if self._fairness.may_start(name):
-            self._push(lane.front, key, name, len(self._turns))
+            self._push(lane.front, key[2:], name, len(self._turns))
         else:
             self._push(lane.resting, self._fairness.level(name), name, len(self._turns))
 
@@ -192,7 +220,8 @@ class Turns:
         front = lane.front
         while front:
             key, serial, name = front[0]
-            now = self._key_of(name)
+            best = self._key_of(name)
+            now = None if best is None else best[2:]
             if now is None:
                 heapq.heappop(front)
             elif not self._fairness.may_start(name):
@@ -216,7 +245,7 @@ class Turns:
                 heapq.heapreplace(resting, (now, serial, name))
             elif self._fairness.may_start(name):
                 heapq.heappop(resting)
-                self._push(lane.front, key, name, len(self._turns))
+                self._push(lane.front, key[2:], name, len(self._turns))
             elif has_gone_on:
                 return
             else:

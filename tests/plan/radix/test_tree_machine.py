@@ -179,7 +179,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.evict(amount * self.page)
 
     def evict(self, num_tokens):
-        """Enough goes, no more than a leaf's end too much, no picture is cut, wanted ones last."""
+        """Enough goes, little more; no picture is cut; wanted leaves go last."""
         num_evictable = self.tree.num_evictable
         starts = self.node_starts()
         freed = self.tree.evict(num_tokens).tolist()
@@ -215,7 +215,7 @@ class TreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pins)
     @rule(number=NUMBERS, symbols=SYMBOLS, other=st.one_of(st.none(), SYMBOLS))
     def fail(self, number, symbols, other):
-        """What a failed step put in goes, unless somebody pinned it meanwhile; none remember."""
+        """What a failed step put in goes, except what somebody pinned; nothing remembers it."""
         node, name, prefix = self.pins[number % len(self.pins)]
         keys = (*prefix, *self.keys(symbols).tolist())
         keys = keys[: len(keys) - len(keys) % self.page]
@@ -281,6 +281,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.tree.verify([node for node, _, _ in self.pins])
         assert self.tree.num_tokens == len(self.model.slots) * self.page
         assert self.tree.num_evictable == self.model.num_evictable()
+        assert self.tree.num_wanted == self.model.num_wanted()
         assert len(self.model.slots) + len(self.pool.free) == NUM_PAGES
         assert self.tree._history.num_tokens <= self.limit
         cached = {}

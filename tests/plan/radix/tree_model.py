@@ -1,4 +1,4 @@
-"""What a radix tree should do, slowly and plainly: a dictionary of prefixes, a page an entry."""
+"""What a radix tree should do, slowly and plainly: a dictionary of prefixes."""
 
 from __future__ import annotations
 
@@ -97,6 +97,11 @@ class TreeModel:
     def num_evictable(self) -> int:
         """Cached tokens that no pin holds."""
         free = sum(not self.is_pinned(*entry) for entry in self.slots)
+        return free * self.page_tokens
+
+    def num_wanted(self) -> int:
+        """Those of them that a guest wants."""
+        free = sum(self.is_wanted(*e) and not self.is_pinned(*e) for e in self.slots)
         return free * self.page_tokens
 
     def leaves(self) -> list[tuple[str, Prefix]]:

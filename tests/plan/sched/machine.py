@@ -68,7 +68,7 @@ class _Arrivals:
         self._is_atomic = chance.random() < 0.25
         self._has_media = chance.random() < 0.7
         self._kind = chance.choice(["image", "image", "video"])
-        self._lengths = chance.choice([(0, 1, 2, 5, 5, 12, 45), (1, 2), (5, 90), (60, 90)])
+        self.lengths = chance.choice([(0, 1, 2, 5, 5, 12, 45), (1, 2), (5, 90), (60, 90)])
         self._clients = chance.choice([("",), ("a", "b"), ("a", "b", "c", "d")])
         self._past: list[list[int]] = []
 
@@ -96,7 +96,7 @@ class _Arrivals:
         chance = self._chance
         most = self._room_tokens - num_prompt
         params = {
-            "max_new_tokens": min(most, chance.choice(self._lengths)),
+            "max_new_tokens": min(most, chance.choice(self.lengths)),
             "temperature": chance.choice([0.0, 0.0, 1.0]),
             "min_new_tokens": chance.choice([0, 0, 3]),
             "seed": chance.randrange(100),
@@ -134,9 +134,17 @@ class Machine:
         self._awaited: list[bytes] = []
         self._ledger = Ledger()
         self._promises = Promises(self.driver.sched, self.config)
+        self._num_planned = self._num_lost = 0
         self.counts: Counter[str] = Counter()
         self._watch_adds()
         self._sample_verify()
+        if self._chance.random() < 0.3:
+            self._mislead()
+
+    def _mislead(self) -> None:
+        """Answers are taken to be about to end, so that slots run out again and again."""
+        self.driver.sched._ledgers.forecast.remaining = lambda _, most: min(most, 1)
+        self._arrivals.lengths = (5, 60, 90)
 
     def _sample_verify(self) -> None:
         """All ledgers are added up after every change, in large trees after one in four."""
@@ -195,6 +203,7 @@ class Machine:
         if plan is None:
             return False
         self.counts["steps"] += 1
+        self._num_planned += plan.num_tokens
         check_budgets(plan, self.config, self._specs, self._num_patches)
         live = sched._roster.live
         self._ledger.note(
@@ -279,11 +288,13 @@ class Machine:
         cached = self._cached_elsewhere(plan)
         if kind < 0.01:
             driver.runner.fail_next(RunnerFailed("lost", step=plan.step))
+            self._num_lost += plan.num_tokens
             self._hit.update(row.sequence_id for row in plan.rows)
             self.counts["failed steps"] += 1
         elif kind < 0.03:
             rows = chance.sample(plan.rows, min(len(plan.rows), chance.randrange(1, 4)))
             driver.runner.row_errors = {row.sequence_id: ValueError("nan") for row in rows}
+            self._num_lost += sum(len(row.token_ids) for row in rows)
             self._hit.update(row.sequence_id for row in rows)
             self.counts["failed rows"] += len(rows)
         driver.land(plan)
@@ -349,6 +360,8 @@ class Machine:
         assert (counts.running, counts.waiting, counts.slots_held) == (0, 0, 0)
         assert counts.slots_free + counts.slots_cached == counts.slots_total
         assert sum(counts.finished.values()) == len(driver.answers)
+        assert counts.tokens_computed == self._num_planned - self._num_lost
+        self._check_totals(counts)
         tree = driver.sched._memory.tree
         assert not driver.sched._line._turns.order._crowds
         assert not driver.sched._line._turns.order._claims
@@ -360,6 +373,16 @@ class Machine:
         assert driver.sched.counts().slots_free == counts.slots_total
         assert tree._history.num_tokens <= tree._history.limit_tokens
         self.counts["evicted tokens"] += tree.num_evicted_tokens
+
+    def _check_totals(self, counts) -> None:
+        """Sums over all are the sums of what each was told."""
+        usages = [answer.last.usage for answer in self.driver.answers.values()]
+        assert counts.cached_tokens == sum(usage.cached_tokens for usage in usages)
+        assert counts.retractions == sum(usage.num_retractions for usage in usages)
+        told: Counter[tuple[str, str]] = Counter()
+        for usage in usages:
+            told.update({(use.kind, use.outcome): use.num_tokens for use in usage.cache})
+        assert dict(self.driver.sched.report().prompt_tokens) == dict(told)
 
     def _check_answers(self) -> None:
         """Who was not hit answers as alone; who was, as far as it came."""

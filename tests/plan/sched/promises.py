@@ -21,9 +21,7 @@ _CLOSE = 1e-6
 def check_budgets(plan: ForwardPlan, config: SchedConfig, specs, num_patches) -> None:
     """A step keeps to tokens, chunk, patches and rows; only what cannot be cut goes beyond.
 
-    Args:
-        specs: by sequence id.
-        num_patches: of a picture, by digest.
+    `specs` are by sequence id; `num_patches` tells those of a picture by its digest.
     """
     ids = [row.sequence_id for row in plan.rows]
     assert len(set(ids)) == len(ids) <= config.max_running
@@ -207,7 +205,11 @@ class Promises:
             for seq, node in free
             if levels.get(turns[seq.sequence_id], np.inf) < limit or not fairness.is_on
         ]
-        best, got = min(keys)[2], line.next()
+        firsts: dict[str, tuple] = {}
+        for entry in sorted(keys):
+            firsts.setdefault(turns[entry[1]], entry)
+        best = min(firsts.values(), key=lambda entry: entry[0][2:])[2]
+        got = line.next()
         assert got is not None
         if not rule.by_sweep:
             assert got is best

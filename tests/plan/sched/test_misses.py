@@ -152,7 +152,7 @@ def test_a_sequence_that_never_ran_has_no_account():
 
 @pytest.mark.parametrize("page_tokens", [1, 3, 16])
 def test_counts_sum_up_to_the_prompt(page_tokens):
-    """Over a mixed load, hits and misses of each prompt are its tokens, and all of each kind."""
+    """Over a mixed load, hits and misses of each prompt are its tokens, kind by kind."""
     chance = random.Random(page_tokens)
     driver = Driver(num_slots=160, context=100, page_tokens=page_tokens, max_running=4)
     asked = {}

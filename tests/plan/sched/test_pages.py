@@ -86,7 +86,7 @@ def test_a_pool_that_is_no_multiple_of_a_page_is_rounded_down(page_tokens):
 
 @pytest.mark.parametrize("page_tokens", PAGES)
 def test_eviction_frees_whole_pages(page_tokens):
-    """What is free and what is cached are whole pages at all times, in a pool under pressure."""
+    """What is free and what is cached are whole pages, in a pool under pressure too."""
     driver = Driver(num_slots=256, context=120, page_tokens=page_tokens, max_running=3)
     for n in range(30):
         driver.add(prompt([n % 5 + 1] * (10 + n)), max_new_tokens=n % 9)
