@@ -38,6 +38,7 @@ class Encoding:
     """What one step encodes, how many patches each has, and how many more it may take."""
 
     num_patches_left: int
+    lone_patches: int
     items: dict[bytes, EncodeItem]
     num_patches: dict[bytes, int]
 
@@ -200,7 +201,8 @@ class MediaDesk:
         if pixels is None:
             self.ask(span)
             return False
-        if encoding.items and pixels.num_patches > encoding.num_patches_left:
+        lone_patches = 0 if encoding.items else encoding.lone_patches
+        if pixels.num_patches > max(encoding.num_patches_left, lone_patches):
             return False
         if not self.ledger.can_admit(span.num_tokens):
             return False

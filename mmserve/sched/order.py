@@ -54,7 +54,7 @@ class PrefixOrder:
 
     Args:
         turn_of: turn of a client.
-        on_place: hears of a place that has got a first member, or a better one.
+        on_place: hears of a place whose first member has changed, or is gone.
         by_rank: whether rank alone decides, wherever a sequence hangs.
     """
 
@@ -145,6 +145,8 @@ class PrefixOrder:
     def emptied(self, node: Node) -> None:
         """A node lost its KV: its crowd stands in its parent's. Changes: crowds."""
         self._offer_above(node)
+        for turn in tuple(self._crowds.get(node, {})):
+            self._on_place(turn, node)
 
     def was_split(self, upper: Node, lower: Node) -> None:
         """A node was cut in two. Changes: the upper half has the lower in its crowd."""
@@ -231,8 +233,7 @@ class PrefixOrder:
                 return
             crowd.first = first
             if not node.is_ghost:
-                if first is not None:
-                    self._on_place(turn, node)
+                self._on_place(turn, node)
                 return
             parent = node.parent
             if node in self._claims or parent is None:

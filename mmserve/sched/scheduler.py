@@ -38,7 +38,8 @@ from mmserve.sched.results import take_failure, take_results
 from mmserve.sched.roster import Roster
 from mmserve.sched.rules import RULES
 from mmserve.sched.sequence import Sequence, SequenceSpec
-from mmserve.sched.step import Beside, Outcome, StepBuilder, StepLimits
+from mmserve.sched.step import Beside, Outcome, StepBuilder
+from mmserve.sched.tempo import Tempo
 from mmserve.sched.timeline import Timeline
 from mmserve.sched.updates import SchedCounts, SequenceUpdate
 
@@ -48,6 +49,8 @@ _MAX_DRAWN = 32
 """Waiting sequences that a drawing may name."""
 _MAX_REFUSED = 4
 """Candidates that may find no room before a step takes nobody else."""
+_MAX_TRIES = 256
+"""Candidates that one step looks at, so that its cost is bounded whoever waits."""
 
 
 class Scheduler:
@@ -84,6 +87,7 @@ class Scheduler:
         self._line = WaitingLine(config, self._memory, self._fairness)
         self._books = Books(config.page_tokens)
         self._roster = Roster(self._ledgers, self._line, self._books, clock)
+        self._tempo = Tempo(config, clock)
         self._flight: Flight | None = None
         self._timeline = Timeline()
         self._retracted: list[int] = []
@@ -242,6 +246,7 @@ class Scheduler:
         Changes: sequences, tree, slots, pins.
         """
         flight = self._land(sampled.step)
+        self._tempo.note(flight, sampled)
         updates = take_results(self._roster, flight.plan, flight.rows, sampled)
         self._timeline.note(record_of(flight, sampled, updates, self.counts()))
         return updates
@@ -312,7 +317,7 @@ class Scheduler:
 
     def _place_running(self) -> tuple[StepBuilder, list[Sequence]]:
         """Rows for running sequences, and those that found no slots."""
-        builder = StepBuilder(self._ledgers, self._limits())
+        builder = StepBuilder(self._ledgers, self._tempo.budget(self._roster.running.values()))
         stalled = []
         for sequence in sorted(self._roster.running.values(), key=_turn):
             outcome = builder.place(sequence)
@@ -325,15 +330,9 @@ class Scheduler:
                 stalled.append(sequence)
         return builder, stalled
 
-    def _limits(self) -> StepLimits:
-        config = self._config
-        return StepLimits(
-            config.max_step_tokens, config.max_step_tokens, config.max_step_patches
-        )
-
     def _make_room(self, stalled: list[Sequence]) -> StepBuilder:
         """Nothing can move for want of slots: retract from the last in rank until one can."""
-        builder = StepBuilder(self._ledgers, self._limits())
+        builder = StepBuilder(self._ledgers, self._tempo.budget(self._roster.running.values()))
         while stalled and not builder.rows:
             first = min(stalled, key=lambda seq: seq.rank)
             others = [seq for seq in self._roster.running.values() if seq is not first]
@@ -350,7 +349,9 @@ class Scheduler:
         running, memory, line = self._roster.running, self._memory, self._line
         num_reserved = sum(self._ledgers.growth(sequence) for sequence in running.values())
         refused: list[Sequence] = []
-        while len(running) < self._config.max_running and not builder.is_full:
+        for _ in range(_MAX_TRIES):
+            if len(running) >= self._config.max_running or builder.is_full:
+                break
             if running and memory.num_available <= num_reserved:
                 break  # not one slot for anybody new, so nobody need be looked at
             candidate = line.next()
@@ -365,10 +366,8 @@ class Scheduler:
                     break
             elif self._refuse(candidate, outcome):
                 refused.append(candidate)
-                if (
-                    candidate.passes >= self._max_passes(candidate)
-                    or len(refused) >= _MAX_REFUSED
-                ):
+                is_last = candidate.passes >= self._max_passes(candidate)
+                if is_last or len(refused) >= _MAX_REFUSED:
                     break
         line.restore()
 
@@ -383,7 +382,7 @@ class Scheduler:
                 self._line.park(candidate)
                 return False
         self._line.set_aside(candidate)
-        return outcome is not Outcome.SHARED
+        return outcome in (Outcome.SLOTS, Outcome.BUDGET)
 
     def _has_passed(self, refused: list[Sequence]) -> bool:
         """Somebody has started before these; whether one of them lets nobody else pass."""

@@ -19,9 +19,10 @@ from mmserve.sched.ledgers import Ledgers
 from mmserve.sched.media import Encoding, feature_uses
 from mmserve.sched.memory import Pending
 from mmserve.sched.misses import note_hits, note_misses, survey
+from mmserve.sched.pace import LONE_TOKENS, StepBudget
 from mmserve.sched.sequence import Sequence
 
-__all__ = ["Beside", "Outcome", "PlannedRow", "StepBuilder", "StepLimits"]
+__all__ = ["Beside", "Outcome", "PlannedRow", "StepBuilder"]
 
 
 class Outcome(enum.Enum):
@@ -48,15 +49,6 @@ class PlannedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StepLimits:
-    """What a step may take: tokens in all, prompt tokens among them, patches to encode."""
-
-    num_tokens: int
-    num_prompt_tokens: int
-    num_patches: int
-
-
-@dataclass(frozen=True, slots=True)
 class Beside:
     """What a candidate leaves to others.
 
@@ -71,18 +63,25 @@ class Beside:
 
 
 class StepBuilder:
-    """One step in the making."""
+    """One step in the making; `budget` is for what comes beside its decode rows."""
 
-    def __init__(self, ledgers: Ledgers, limits: StepLimits) -> None:
+    def __init__(self, ledgers: Ledgers, budget: StepBudget) -> None:
         self.rows: list[PlannedRow] = []
-        self.num_tokens_left = limits.num_tokens
-        self.num_prompt_left = limits.num_prompt_tokens
-        self.encoding = Encoding(limits.num_patches, {}, {})
+        self.num_tokens_left = ledgers.config.max_step_tokens
+        self.encoding = Encoding(budget.patches, budget.lone_patches, {}, {})
+        self._budget = budget
+        self._num_prompt_tokens = 0
         self._ledgers = ledgers
         self._memory = ledgers.memory
         self._desk = ledgers.desk
         self._frontier: dict[Node, list[Sequence]] = {}
         self._has_prompt_rows = False
+
+    @property
+    def num_prompt_left(self) -> int:
+        """Prompt tokens that still fit beside the pictures. Pure."""
+        num_patches = sum(self.encoding.num_patches.values())
+        return self._budget.tokens_beside(num_patches) - self._num_prompt_tokens
 
     @property
     def is_full(self) -> bool:
@@ -121,13 +120,25 @@ class StepBuilder:
         """Make sure of the media of a row; where the row ends for want of some."""
         ledgers, encoding = self._ledgers, self.encoding
         for place, span in sequence.spans_in(start, stop):
+            if span.start >= stop:
+                break
             num_items = len(encoding.items)
+            self._leave_room(self._num_prompt_tokens + max(0, span.start - start))
             if not self._desk.secure(sequence, place, span, encoding):
                 return max(start, span.start)
             if len(encoding.items) > num_items:
                 cost = ledgers.config.patch_cost * encoding.num_patches[span.digest]
                 ledgers.fairness.share(self._desk.beneficiaries(span.digest), cost)
+                if not sequence.atomic:
+                    stop = min(stop, start + max(1, self.num_prompt_left))
         return stop
+
+    def _leave_room(self, num_tokens: int) -> None:
+        """Patches that may come beside so many prompt tokens. Changes: the encoding."""
+        encoding, budget = self.encoding, self._budget
+        num_encoded = sum(encoding.num_patches.values())
+        encoding.num_patches_left = budget.patches_beside(num_tokens) - num_encoded
+        encoding.lone_patches = budget.lone_patches if num_tokens <= LONE_TOKENS else 0
 
     def watch(self, sequence: Sequence) -> None:
         """Let others wait for what this running sequence will compute. Changes: the step."""
@@ -188,7 +199,8 @@ class StepBuilder:
                 return first
             if end - start > num_slots:
                 return Outcome.SLOTS
-            if end - start > self.num_tokens_left and self._has_prompt_rows:
+            lone_tokens = 0 if self._has_prompt_rows else self._budget.lone_tokens
+            if end - start > max(min(self.num_tokens_left, self.num_prompt_left), lone_tokens):
                 return Outcome.BUDGET
             return end
         return stop
@@ -217,7 +229,7 @@ class StepBuilder:
         self.rows.append(PlannedRow(sequence, row, pending, stop == known, num_cached))
         self.num_tokens_left -= stop - start
         if start < sequence.num_prompt or stop - start > 1:
-            self.num_prompt_left -= stop - start
+            self._num_prompt_tokens += stop - start
         self._has_prompt_rows |= stop - start > 1
         if stop < known:
             self.watch(sequence)

@@ -16,7 +16,8 @@ eight times as many of these may join.
     room for     8   8   64   736      more that join
 
 All heaps here are lazy: an entry whose key has changed is set right when it comes up; whatever
-makes a key better pushes a new entry.
+makes a key better pushes a new entry. So does a change of a turn's best place, since the next
+one may look better beside other turns.
 """
 
 from __future__ import annotations
@@ -168,16 +169,18 @@ class Turns:
             turn.num_room = max(few, few * (turn.num_waiting - few))
 
     def _note_place(self, name: str, node: Node) -> None:
-        """A place has got a first member, or a better one."""
-        first = self.order.first(node, name)
+        """A place's first member has changed. What stands in front may look better then."""
         turn = self._turns.get(name)
-        if first is None or turn is None:
+        if turn is None:
             return
-        key = self._rule.key(first, node)
-        is_best = not turn.places or key < turn.places[0][0]
-        self._push(turn.places, key, node, turn.num_waiting)
-        if is_best:
-            self._note_turn(name, key)
+        places, first = turn.places, self.order.first(node, name)
+        is_best = not places or places[0][2] is node
+        if first is not None:
+            key = self._rule.key(first, node)
+            is_best = is_best or key < places[0][0]
+            self._push(places, key, node, turn.num_waiting)
+        if is_best and (best := self._key_of(name)) is not None:
+            self._note_turn(name, best)
 
     def _note_turn(self, name: str, key: Key) -> None:
         client_class = self._fairness.class_of(name)
