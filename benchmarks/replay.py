@@ -24,7 +24,7 @@ PATCH_MS = 0.5
 
 PATCHES_PER_TOKEN = 4
 THINK_S = 0.0
-"""From an answer to the next request of the same chain: a tool runs, a person types."""
+"""From an answer to the next request of the same chain: a program goes on at once."""
 
 
 def step_ms(plan: ForwardPlan) -> float:

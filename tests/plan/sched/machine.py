@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 
-from plan.sched.driver import EOS, VOCAB, Driver, alone, picture, prompt
+from plan.sched.driver import EOS, Driver, alone, prompt
 from plan.sched.promises import Ledger, Promises, charges, check_budgets
 
 from mmserve.core import Finish, MediaRefused, RunnerFailed, SchedConfig
@@ -134,12 +135,26 @@ class Machine:
         self._awaited: list[bytes] = []
         self._ledger = Ledger()
         self._promises = Promises(self.driver.sched, self.config)
-        self._num_planned = self._num_lost = 0
+        self._told = self._num_planned = self._num_lost = 0
         self.counts: Counter[str] = Counter()
         self._watch_adds()
         self._sample_verify()
+        self._take_time()
         if self._chance.random() < 0.3:
             self._mislead()
+
+    def _take_time(self) -> None:
+        """Steps take longer the more they do, and sometimes for no reason."""
+        execute, chance = self.driver.runner.execute, self._chance
+
+        def timed(plan):
+            sampled = execute(plan)
+            forward_ms = (0.3 + 0.02 * plan.num_tokens) * chance.choice([1.0, 1.0, 1.1, 4.0])
+            patches = sum(self._num_patches(item.digest) for item in plan.encode)
+            self.driver.clock.now_s += forward_ms / 1e3
+            return replace(sampled, forward_ms=forward_ms, encode_ms=0.05 * patches)
+
+        self.driver.runner.execute = timed
 
     def _mislead(self) -> None:
         """Answers are taken to be about to end, so that slots run out again and again."""
@@ -199,7 +214,7 @@ class Machine:
         self._promises.before_plan()
         before = dict(sched._fairness.charged())
         plan = driver.plan()
-        self._promises.after_plan(plan)
+        self._promises.after_plan()
         if plan is None:
             return False
         self.counts["steps"] += 1
@@ -341,8 +356,6 @@ class Machine:
     def _check_charges(self, before, plan) -> None:
         """A step charges for each token, answer and patch once, whoever pays."""
         config, driver = self.config, self.driver
-        if not hasattr(self, "_told"):
-            self._told = 0
         told = sum(self._ledger.misses.values())
         want = float(told - self._told)
         self._told = told
@@ -414,7 +427,3 @@ def _frozen(each):
         position = span.end
     parts.append(tuple(each.token_ids[position:].tolist()))
     return tuple(parts)
-
-
-assert picture("A")[:1] == b"A"
-assert VOCAB > EOS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from mmserve.core import ForwardPlan, SchedConfig
 from mmserve.sched import Scheduler
 from mmserve.sched.rules import RULES
 
-__all__ = ["Ledger", "Promises", "check_budgets"]
+__all__ = ["Ledger", "Promises", "charges", "check_budgets"]
 
 SWEPT = ("longest-prefix", "dfs-weight", "shortest-prefill")
 _CLOSE = 1e-6
@@ -99,12 +99,10 @@ class Promises:
         self._passed: Counter[int] = Counter()
         self._looks: list[_Look] = []
         self._lagging: set[str] = set()
-        self._service: dict[str, float] = {}
 
     def before_plan(self) -> None:
-        """Remember who may start, and what was charged so far."""
+        """Remember who may start."""
         fairness = self._fairness
-        self._service = dict(fairness.served())
         self._looks = [
             _Look(
                 seq.sequence_id,
@@ -116,8 +114,8 @@ class Promises:
             if seq.is_offered
         ]
 
-    def after_plan(self, plan: ForwardPlan | None, *, media_cost: float = 0.0) -> None:
-        """Nobody free was passed too often; rounds and charges are right."""
+    def after_plan(self) -> None:
+        """Nobody free was passed too often, and no client fell behind."""
         if self._config.fairness and self._config.policy in SWEPT:
             self._check_sweeps()
         if self._config.fairness:
@@ -236,8 +234,3 @@ def _is_above(upper, lower) -> bool:
 def charges(before: Mapping[str, float], after: Mapping[str, float]) -> float:
     """Service added in all."""
     return sum(after.values()) - sum(before.values())
-
-
-def total_tokens(plans: Iterable[ForwardPlan]) -> int:
-    """Tokens of plans."""
-    return sum(plan.num_tokens for plan in plans)
