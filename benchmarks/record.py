@@ -87,11 +87,30 @@ def report(record: Record, target: str | None) -> None:
 
 
 def _show(record: Record) -> None:
+    """Rows as a table, what is the same in all of them above it, then the summary."""
     console = Console()
     console.print(f"{record.command}  ({record.commit}, {record.machine['processor']})")
-    table = Table(*record.rows[0].keys())
+    same, names = _split_columns(record.rows)
+    if same:
+        console.print("  ".join(f"{name}={_cell(value)}" for name, value in same.items()))
+    wide = Console(width=max(console.width, 12 * len(names)), soft_wrap=True)
+    table = Table(*names)
     for row in record.rows:
-        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
-    console.print(table)
+        table.add_row(*(_cell(row.get(name, "")) for name in names))
+    wide.print(table)
     for name, value in record.summary.items():
         console.print(f"  {name:34s} {value:.4g}")
+
+
+def _split_columns(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    """What is the same in all rows, and the names of what is not."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if len(rows) < 2:
+        return {}, names
+    first = rows[0]
+    same = {n: first[n] for n in names if all(n in r and r[n] == first.get(n) for r in rows)}
+    return same, [name for name in names if name not in same]
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

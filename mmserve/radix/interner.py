@@ -79,7 +79,12 @@ def media_parts(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def media_start(keys: NDArray[np.int64], position: int) -> int:
-    """Where the run of one media item begins that has the token at `position`. Pure."""
+    """Where the run of one media item begins that has the token at `position`. Pure.
+
+    A text token is a run of its own.
+    """
+    if keys[position] >= 0:
+        return position
     items, offsets = media_parts(keys[: position + 1])
     is_other = (items != items[position]) | (
         offsets - np.arange(position + 1) != (offsets[position] - position)

@@ -137,6 +137,18 @@ class KvMemory:
             return None
         return self._publish(sequence, start)
 
+    def has_next(self, sequence: Sequence) -> bool:
+        """Whether there is a slot for one more token. Pure."""
+        pool = self.pool
+        return bool(pool.num_free or self.tree.num_evictable or self._num_left(sequence))
+
+    def take_next(self, sequence: Sequence) -> None:
+        """A slot for the answer's next token, which is its own. Changes: as `take`."""
+        slots, pool = sequence.slots, self.pool
+        if not pool.num_free and not self._num_left(sequence):
+            pool.give_back(self.tree.evict(max(pool.page_tokens, self._least_evicted)))
+        slots.extend(pool.allocate(1, after=slots[slots.size - 1]))
+
     def _publish(self, sequence: Sequence, start: int) -> Pending | None:
         """Put the whole pages of a sequence's new slots into the tree."""
         node, depth = sequence.node, sequence.depth

@@ -362,16 +362,17 @@ class Scheduler:
             if outcome is Outcome.PLACED:
                 self._roster.start(candidate)
                 num_reserved += self._ledgers.growth(candidate)
+                self._pass_pictures(builder, candidate)
                 if self._has_passed(refused):
                     break
-            elif self._refuse(candidate, outcome):
+            elif self._refuse(candidate, outcome, builder):
                 refused.append(candidate)
                 is_last = candidate.passes >= self._max_passes(candidate)
                 if is_last or len(refused) >= _MAX_REFUSED:
                     break
         line.restore()
 
-    def _refuse(self, candidate: Sequence, outcome: Outcome) -> bool:
+    def _refuse(self, candidate: Sequence, outcome: Outcome, builder: StepBuilder) -> bool:
         """A candidate got no row; whether others pass it by starting now.
 
         Changes: it is offered again in the next step, or when its pixels come.
@@ -381,6 +382,8 @@ class Scheduler:
             if self._roster.awaits_pixels(candidate):
                 self._line.park(candidate)
                 return False
+            builder.held_back.append(candidate)
+            builder.takes_pictures &= candidate.passes < self._max_passes(candidate)
         self._line.set_aside(candidate)
         return outcome in (Outcome.SLOTS, Outcome.BUDGET)
 
@@ -389,6 +392,14 @@ class Scheduler:
         for sequence in refused:
             sequence.passes += 1
         return any(sequence.passes >= self._max_passes(sequence) for sequence in refused)
+
+    def _pass_pictures(self, builder: StepBuilder, candidate: Sequence) -> None:
+        """One has started; if it has pictures to compute, it passes those held back for theirs.
+
+        Changes: passes; the step, which takes no more pictures once one was passed enough.
+        """
+        if candidate.spans_in(builder.rows[-1].row.start, candidate.num_prompt):
+            builder.takes_pictures &= not self._has_passed(builder.held_back)
 
     def _max_passes(self, sequence: Sequence) -> int:
         return 0 if sequence.num_retractions else self._config.max_passes

@@ -191,6 +191,12 @@ class Sequence:
         return self.tokens.size - self.computed
 
     @property
+    def is_streaming(self) -> bool:
+        """Whether all that is missing is the answer's latest token."""
+        num_known = self.tokens.size
+        return num_known - self.computed == 1 and num_known > self.num_prompt
+
+    @property
     def match_limit(self) -> int:
         """Most tokens that may come from the tree; the last one and scored ones may not."""
         limit = self.known - 1

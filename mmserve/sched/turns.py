@@ -37,6 +37,9 @@ _CONTINUED = 8
 """Turns of conversations under way that may join a sweep, for each newcomer that may."""
 
 
+_FrontKey = tuple[int, Any, int]
+
+
 class _Turn:
     """Places of one turn, and its sweep."""
 
@@ -61,7 +64,7 @@ class _Turn:
 
 
 class _Lane:
-    """Turns of one class: those in front by place and arrival, the others by service.
+    """Turns of one class: those in front by phase, place and arrival, the others by service.
 
     Sweeps and priorities of different turns are not compared.
     """
@@ -69,7 +72,7 @@ class _Lane:
     __slots__ = ("front", "resting")
 
     def __init__(self) -> None:
-        self.front: list[tuple[tuple[Any, int], int, str]] = []
+        self.front: list[tuple[_FrontKey, int, str]] = []
         self.resting: list[tuple[float, int, str]] = []
 
 
@@ -186,9 +189,12 @@ class Turns:
         client_class = self._fairness.class_of(name)
         lane = self._lanes.setdefault(client_class, _Lane())
         if self._fairness.may_start(name):
-            self._push(lane.front, key[2:], name, len(self._turns))
+            self._push(lane.front, self._front_key(name, key), name, len(self._turns))
         else:
             self._push(lane.resting, self._fairness.level(name), name, len(self._turns))
+
+    def _front_key(self, name: str, key: Key) -> _FrontKey:
+        return (self._fairness.phase(name), *key[2:])
 
     def _push(self, heap: list[Any], key: Any, item: Any, most: int) -> None:  # noqa: ANN401
         """Put an entry in; of `most` items, so that old ones are swept now and then."""
@@ -224,7 +230,7 @@ class Turns:
         while front:
             key, serial, name = front[0]
             best = self._key_of(name)
-            now = None if best is None else best[2:]
+            now = None if best is None else self._front_key(name, best)
             if now is None:
                 heapq.heappop(front)
             elif not self._fairness.may_start(name):
@@ -248,7 +254,7 @@ class Turns:
                 heapq.heapreplace(resting, (now, serial, name))
             elif self._fairness.may_start(name):
                 heapq.heappop(resting)
-                self._push(lane.front, key[2:], name, len(self._turns))
+                self._push(lane.front, self._front_key(name, key), name, len(self._turns))
             elif has_gone_on:
                 return
             else:

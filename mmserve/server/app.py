@@ -9,7 +9,7 @@ from fastapi import Request as HttpRequest
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from mmserve.core import Client, MmserveError, ServerConfig
+from mmserve.core import Aborted, Client, MmserveError, ServerConfig
 from mmserve.server import about, upkeep
 from mmserve.server.answer import now_s
 from mmserve.server.calls import Calls
@@ -87,7 +87,8 @@ def _add(app: FastAPI, path: str, method: str, handler: Handler, service: Servic
 
 def _refuse(counts: Counts) -> Callable[[HttpRequest, Exception], Awaitable[Response]]:
     async def handle(_http: HttpRequest, error: Exception) -> Response:
-        counts.add("request_errors_total", code=error_object(error)["error"]["code"])
+        if not isinstance(error, Aborted):  # who has left is counted among the ends
+            counts.add("request_errors_total", code=error_object(error)["error"]["code"])
         return error_response(error)
 
     return handle

@@ -82,12 +82,13 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One who waited before a plan."""
+    """One who waited before a plan; `is_blind` if all it lacks is text."""
 
     number: int
     turn: str
     priority: tuple[int, int]
     sweep: int
+    is_blind: bool
 
 
 class Promises:
@@ -109,13 +110,17 @@ class Promises:
                 fairness.turn_of(seq.spec.client),
                 seq.order_rank[0],
                 seq.sweep,
+                self._is_blind(seq),
             )
             for seq in self._line
             if seq.is_offered
         ]
 
     def after_plan(self) -> None:
-        """Nobody free was passed too often, and no client fell behind."""
+        """Nobody free was passed too often, and no client fell behind.
+
+        One that lacks pictures may wait for room for them while others start that lack none.
+        """
         if self._config.fairness and self._config.policy in SWEPT:
             self._check_sweeps()
         if self._config.fairness:
@@ -133,6 +138,7 @@ class Promises:
                 other.turn == look.turn
                 and other.priority >= look.priority
                 and other.sweep > look.sweep
+                and (look.is_blind or not other.is_blind)
                 for other in started
             )
             if not num_passed or self._is_shared(seq):
@@ -141,6 +147,10 @@ class Promises:
             assert self._passed[look.number] <= self._config.max_passes, (
                 f"sequence {look.number} was passed {self._passed[look.number]} times"
             )
+
+    def _is_blind(self, seq) -> bool:
+        """Whether no token of a picture is left to compute."""
+        return not seq.spans_in(self._sched._memory.num_cached(seq), seq.num_prompt)
 
     def _is_shared(self, seq) -> bool:
         """Whether one that runs computes tokens that this one lacks."""
@@ -203,12 +213,13 @@ class Promises:
             for seq, node in free
             if levels.get(turns[seq.sequence_id], np.inf) < limit or not fairness.is_on
         ]
+        got = line.next()
+        assert got is not None
         firsts: dict[str, tuple] = {}
         for entry in sorted(keys):
             firsts.setdefault(turns[entry[1]], entry)
-        best = min(firsts.values(), key=lambda entry: entry[0][2:])[2]
-        got = line.next()
-        assert got is not None
+        turn = min(firsts, key=lambda turn: (fairness.phase(turn), *firsts[turn][0][2:]))
+        best = firsts[turn][2]
         if not rule.by_sweep:
             assert got is best
             return

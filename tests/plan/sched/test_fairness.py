@@ -134,6 +134,31 @@ def test_a_large_request_comes_in_though_small_ones_never_end(max_passes):
     assert len(later) <= 11 + room_of_sweep(11, 8) + max_passes
 
 
+@pytest.mark.parametrize("max_passes", [0, 2, 8])
+def test_a_large_picture_comes_in_though_small_ones_never_end(max_passes):
+    """One too large for the features beside others gets its turn; text passes it meanwhile."""
+    driver = Driver(
+        feature_cache_tokens=20, max_passes=max_passes, chunk_tokens=3, max_running=3
+    )
+    last = itertools.count()
+
+    def more():
+        while len(driver.unfinished) < 8:
+            name = f"small {next(last)}"
+            driver.add(prompt((name, 9), [2]), max_new_tokens=2)
+
+    more()
+    driver.step()
+    large = driver.add(prompt(("LARGE", 19), [2]), max_new_tokens=2)
+    text = driver.add(prompt([5] * 6), max_new_tokens=2)
+    while large not in driver.started:
+        more()
+        assert driver.step()
+    later = [n for n in driver.started[: driver.started.index(large)] if n > text]
+    assert len(later) <= 8 + room_of_sweep(8, 8) + max_passes
+    driver.run()
+
+
 def test_a_full_pool_costs_no_look_at_those_who_wait():
     """While a running answer needs all that is free, a step matches nobody in the line."""
     driver = Driver(num_slots=64, context=64)
@@ -144,7 +169,7 @@ def test_a_full_pool_costs_no_look_at_those_who_wait():
         driver.add(prompt([first] * 10))
     looked_at = _counted(driver.sched._memory, "look")
     assert driver.plan() is not None
-    assert [sequence.sequence_id for sequence in looked_at] == [0]
+    assert looked_at == []
 
 
 def test_those_who_find_no_room_cost_few_looks():
@@ -352,7 +377,7 @@ def test_locality_decides_within_a_quantum():
         driver.run()
         clients = [n % 2 for n in driver.started]
         switches[quantum] = sum(x != y for x, y in itertools.pairwise(clients))
-    assert switches[10] > 2 * switches[200]
+    assert switches[10] > switches[200]
 
 
 def test_a_flood_of_warm_requests_does_not_keep_a_cold_client_waiting():

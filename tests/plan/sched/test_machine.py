@@ -5,7 +5,10 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plan.sched.driver import Driver, prompt
 from plan.sched.machine import Machine, random_config
+
+from mmserve.core import RunnerFailed
 
 
 @settings(max_examples=12, deadline=None)
@@ -21,6 +24,25 @@ def test_promises_hold_in_longer_runs(seed):
     machine = Machine(1_000_000 + seed, num_steps=150)
     machine.run()
     assert machine.counts["steps"] >= 150
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_failure_forgets_nothing_that_was_cached(is_whole):
+    """What a failed row or step had from the tree is still there for the next one."""
+    driver = Driver()
+    driver.add(prompt(range(1, 41)), max_new_tokens=1)
+    driver.run()
+    unlucky = driver.add(prompt(range(1, 41), [50] * 5))
+    plan = driver.plan()
+    if is_whole:
+        driver.runner.fail_next(RunnerFailed("lost", step=plan.step))
+    else:
+        driver.runner.row_errors = {unlucky: ValueError("nan")}
+    driver.land(plan)
+    after = driver.add(prompt(range(1, 41), [50] * 5), max_new_tokens=1)
+    driver.run()
+    assert driver.answers[unlucky].finish.reason == "error"
+    assert driver.answers[after].last.usage.cached_tokens == 40
 
 
 def test_all_configurations_come_up():

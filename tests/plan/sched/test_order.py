@@ -432,12 +432,14 @@ def _best(line, rule, free):
         return None
     levels = {seq.spec.client: fairness.level(seq.spec.client) for seq in free}
     limit = max(fairness._rounds.get(0, 1), min(levels.values()) // quantum + 1) * quantum
+    line.line.next()
     firsts = {}
     for seq in sorted(free, key=lambda seq: rule.key(seq.order_rank, _place(seq))):
         turn = fairness.turn_of(seq.spec.client)
         if not fairness.is_on or levels[turn] < limit:
             firsts.setdefault(turn, (rule.key(seq.order_rank, _place(seq)), seq))
-    return min(firsts.values(), key=lambda first: first[0][2:])
+    turn = min(firsts, key=lambda turn: (fairness.phase(turn), *firsts[turn][0][2:]))
+    return firsts[turn]
 
 
 def _place(sequence):
