@@ -23,8 +23,8 @@ from mmserve.core import SchedConfig
 
 __all__ = ["Fairness"]
 
-_FIRST_PHASE = 0.25
-"""Share of a quantum in which a turn goes before those that have had more."""
+_FIRST_SHARE = 0.25
+"""Share of a quantum for which a turn that came in goes before the others."""
 _MAX_IDLE = 4096
 """Clients without work that are remembered."""
 
@@ -45,6 +45,8 @@ class Fairness:
         self._charged: dict[str, float] = {}
         self._num_live: dict[str, int] = {}
         self._rounds: dict[int, int] = {}
+        self._came_in: dict[str, int] = {}
+        """Round in which a turn last lost credit, having been away."""
 
     # Questions
 
@@ -65,16 +67,17 @@ class Fairness:
         return not self.is_on or self.level(turn) < self._limit(self.class_of(turn))
 
     def phase(self, turn: str) -> int:
-        """0 while a turn has most of its credit of the round, then 1; 0 goes first. Pure.
+        """0 for a turn that came in during this round and has had little, else 1. Pure.
 
-        So a client that asks little, and comes back with a round's credit, hardly waits.
-        Source: The FlowQueue-CoDel packet scheduler (RFC 8290), section 4.2, which lets new
-        flows go first for a quantum; we keep no list of them, their service says it.
+        Phase 0 goes first: a client that asks now and then hardly waits.
+        Source: The FlowQueue-CoDel packet scheduler (RFC 8290), section 4.2, where new flows go
+        first for a quantum; ours is new only if it has not used its share of the last round.
         """
-        if not self.is_on:
-            return 0
-        limit = self._limit(self.class_of(turn)) - (1 - _FIRST_PHASE) * self._quantum
-        return int(self.level(turn) >= limit)
+        client_class = self.class_of(turn)
+        if self._came_in.get(turn) != self._rounds.get(client_class, 1):
+            return 1
+        had = self.level(turn) - self._limit(client_class) + self._quantum
+        return int(had >= _FIRST_SHARE * self._quantum)
 
     def served(self) -> dict[str, float]:
         """Service that decides turns, by client, in prefill tokens. A copy. Pure."""
@@ -99,7 +102,9 @@ class Fairness:
             return
         round_ = self._rounds.get(self.class_of(turn), 1)
         least = (round_ - 1) * self._quantum * self._weights.get(turn, 1.0)
-        self._served[turn] = max(self._served.get(turn, 0.0), least)
+        if self._served.get(turn, 0.0) < least:
+            self._served[turn] = least
+            self._came_in[turn] = round_
 
     def leave(self, client: str) -> None:
         """A sequence of a client has ended. Changes: idle clients may be forgotten."""
@@ -136,3 +141,4 @@ class Fairness:
             if self.may_start(client):
                 del self._served[client]
                 self._charged.pop(client, None)
+                self._came_in.pop(client, None)
