@@ -8,13 +8,15 @@ The lower half keeps the identity of the node, so that whatever ends at its end 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from mmserve.core import LedgerBroken
 from mmserve.radix.node import Label, Node
 
-__all__ = ["descend", "join", "label_of", "num_equal", "split"]
+__all__ = ["all_below", "descend", "join", "label_of", "num_equal", "num_unpinned", "split"]
 
 Keys = NDArray[np.int64]
 
@@ -58,25 +60,50 @@ def descend(
     return parts
 
 
+def all_below(roots: Iterable[Node]) -> Iterator[Node]:
+    """All nodes below these, parents first. Pure."""
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if not node.is_root:
+            yield node
+        stack.extend(node.children.values())
+
+
+def num_unpinned(node: Node, num_used: int) -> int:
+    """Unpinned tokens on the way to the first `num_used` of a node. Pure."""
+    num_tokens = 0
+    passed: Node | None = node
+    while passed is not None and passed.users == 0:
+        num_tokens += num_used
+        passed = passed.parent
+        num_used = passed.num_tokens if passed is not None else 0
+    return num_tokens
+
+
 def split(node: Node, num_upper: int, page_tokens: int) -> Node:
-    """Cut a run in two; the new upper node. Changes: both, and the parent's children."""
+    """Cut a run in two; the new upper node. Changes: both, and the parent's children.
+
+    Each half owns its arrays, so that neither keeps the memory of the other.
+    """
     parent = node.parent
     if parent is None:
         raise LedgerBroken("a root was split")
     slots = node.slots
     upper = Node(
         parent,
-        node.keys[:num_upper],
-        None if slots is None else slots[:num_upper],
+        node.keys[:num_upper].copy(),
+        None if slots is None else slots[:num_upper].copy(),
         depth=node.depth - node.num_tokens + num_upper,
         stamp=node.stamp,
     )
     upper.users, upper.hits, upper.worth = node.users, node.hits, node.worth
     upper.guests, upper.is_remembered = dict(node.guests), node.is_remembered
+    upper.is_again = node.is_again
     upper.num_resident = 0 if slots is None else 1
     parent.children[label_of(upper.keys, 0, page_tokens)] = upper
-    node.keys = node.keys[num_upper:]
-    node.slots = None if slots is None else slots[num_upper:]
+    node.keys = node.keys[num_upper:].copy()
+    node.slots = None if slots is None else slots[num_upper:].copy()
     node.parent = upper
     upper.children[label_of(node.keys, 0, page_tokens)] = node
     return upper
@@ -96,6 +123,7 @@ def join(node: Node, page_tokens: int) -> Node | None:
         node.slots = np.concatenate((upper.slots, node.slots))
     node.stamp, node.hits = max(upper.stamp, node.stamp), max(upper.hits, node.hits)
     node.worth = max(upper.worth, node.worth)
+    node.is_again &= upper.is_again
     node.parent = upper.parent
     node.parent.children[label_of(node.keys, 0, page_tokens)] = node
     upper.parent = None

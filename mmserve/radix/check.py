@@ -6,13 +6,34 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mmserve.core import LedgerBroken
-from mmserve.radix.branch import label_of
+from mmserve.radix.branch import all_below, label_of
 from mmserve.radix.node import Node
 
-__all__ = ["check_node", "count_tree"]
+__all__ = ["check_tree"]
 
 
-def count_tree(nodes: Iterable[Node]) -> tuple[int, ...]:
+def check_tree(
+    roots: Iterable[Node], pinned: Iterable[Node], page_tokens: int
+) -> tuple[int, ...]:
+    """Raise LedgerBroken unless the nodes agree with each other and with the pins.
+
+    Tokens, evictable and wanted ones, nodes with KV, ghosts, remembered tokens. Pure.
+    """
+    users: Counter[Node] = Counter()
+    for node in pinned:
+        passed: Node | None = node
+        while passed is not None:
+            users[passed] += 1
+            passed = passed.parent
+    roots = tuple(roots)
+    for node in all_below(roots):
+        _check_node(node, users[node], page_tokens)
+    if any(root.users != users[root] for root in roots):
+        raise LedgerBroken("pins of a root are miscounted")
+    return _count(all_below(roots))
+
+
+def _count(nodes: Iterable[Node]) -> tuple[int, ...]:
     """Tokens, evictable and wanted ones, nodes with KV, ghosts, remembered tokens. Pure."""
     num_tokens = num_evictable = num_wanted = num_nodes = num_ghosts = num_remembered = 0
     for node in nodes:
@@ -28,7 +49,7 @@ def count_tree(nodes: Iterable[Node]) -> tuple[int, ...]:
     return num_tokens, num_evictable, num_wanted, num_nodes, num_ghosts, num_remembered
 
 
-def check_node(node: Node, num_users: int, page_tokens: int) -> None:
+def _check_node(node: Node, num_users: int, page_tokens: int) -> None:
     """Raise LedgerBroken unless a node agrees with its neighbours and its pins. Pure."""
     parent = node.parent
     if node.users != num_users:

@@ -26,6 +26,7 @@ class Node:
         hits: matches that took tokens of it.
         guests: sequences hung here or below, by client; num_own: those hung exactly here.
         num_resident: children that are not ghosts.
+        is_again: its tokens had KV before, were evicted, and have been computed again.
         mark: what a sequence that ended exactly here left, see `RadixTree.mark`.
     """
 
@@ -34,6 +35,7 @@ class Node:
         "depth",
         "guests",
         "hits",
+        "is_again",
         "is_remembered",
         "keys",
         "mark",
@@ -71,6 +73,7 @@ class Node:
         self.guests: dict[str, int] = {}
         self.num_own = 0
         self.is_remembered = False
+        self.is_again = False
         self.mark: tuple[str, int] | None = None
 
     @property

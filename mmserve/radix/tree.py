@@ -8,15 +8,14 @@ sequences hang in the tree, as ghosts where their prefix has no KV yet.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmserve.core import LedgerBroken
-from mmserve.radix.branch import descend, join, label_of, split
-from mmserve.radix.check import check_node, count_tree
+from mmserve.radix.branch import all_below, descend, join, label_of, num_unpinned, split
+from mmserve.radix.check import check_tree
 from mmserve.radix.eviction import LeafQueue, Worth, worth_of
 from mmserve.radix.explain import MediaCount, explain
 from mmserve.radix.history import History
@@ -126,13 +125,7 @@ class RadixTree:
 
     def num_evictable_in(self, match: Match) -> int:
         """Tokens that could be evicted now and could not after `pin(match)`. Pure."""
-        node: Node | None = match.node
-        num_tokens, num_used = 0, match.num_used
-        while node is not None and node.users == 0:
-            num_tokens += num_used
-            node = node.parent
-            num_used = node.num_tokens if node is not None else 0
-        return num_tokens
+        return num_unpinned(match.node, match.num_used)
 
     def roots(self) -> dict[str, Node]:
         """Roots by namespace, a copy. Pure."""
@@ -140,12 +133,7 @@ class RadixTree:
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots, ghosts too, parents first. Pure."""
-        stack = list(self._roots.values())
-        while stack:
-            node = stack.pop()
-            if not node.is_root:
-                yield node
-            stack.extend(node.children.values())
+        return all_below(self._roots.values())
 
     # Pins
 
@@ -212,6 +200,8 @@ class RadixTree:
             self._join(next(iter(node.children.values())))
         if node.parent is not None:
             self._join(node)
+        if node.parent is not None and not node.parent.is_root:
+            self._join(node.parent)
 
     # Guests
 
@@ -394,17 +384,7 @@ class RadixTree:
 
     def verify(self, pinned: Iterable[Node]) -> None:
         """Raise LedgerBroken if users, counts or structure disagree with the pins. Pure."""
-        users: Counter[Node] = Counter()
-        for node in pinned:
-            passed: Node | None = node
-            while passed is not None:
-                users[passed] += 1
-                passed = passed.parent
-        for node in self.nodes():
-            check_node(node, users[node], self.page_tokens)
-        if any(root.users != users[root] for root in self._roots.values()):
-            raise LedgerBroken("pins of a root are miscounted")
-        want = count_tree(self.nodes())
+        want = check_tree(self._roots.values(), pinned, self.page_tokens)
         got = (
             self.num_tokens,
             self.num_evictable,
@@ -453,8 +433,10 @@ class RadixTree:
             self.watcher.was_joined(upper, node)
 
     def _fill_ghost(self, node: Node, slots: NDArray[np.int64]) -> None:
+        node.is_again = node.is_remembered
         if node.is_remembered:
             self._history.forget(node)
+        node.keys = node.keys.copy()  # a view would keep a whole prompt
         node.slots = slots.copy()
         node.stamp = self._tick
         node.worth = self._leaves.worth.rate(node)

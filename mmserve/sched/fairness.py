@@ -18,6 +18,7 @@ afterwards; Fairness in serving large language models (Sheng, 2024) for the meas
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from mmserve.core import SchedConfig
 
@@ -25,8 +26,19 @@ __all__ = ["Fairness"]
 
 _FIRST_SHARE = 0.25
 """Share of a quantum for which a turn that came in goes before the others."""
+_NUM_NEW = 8
+"""Turns that may come into a round, however few clients there are; else as many as those."""
 _MAX_IDLE = 4096
 """Clients without work that are remembered."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """A round of a class: turns that came in during it, and how many of them get credit."""
+
+    number: int = 1
+    num_room: int = _NUM_NEW
+    num_new: int = 0
 
 
 class Fairness:
@@ -44,7 +56,7 @@ class Fairness:
         self._served: dict[str, float] = {}
         self._charged: dict[str, float] = {}
         self._num_live: dict[str, int] = {}
-        self._rounds: dict[int, int] = {}
+        self._rounds: dict[int, _Round] = {}
         self._came_in: dict[str, int] = {}
         """Round in which a turn last lost credit, having been away."""
 
@@ -60,7 +72,7 @@ class Fairness:
 
     def level(self, turn: str) -> float:
         """Service by weight. Pure."""
-        return self._served.get(turn, 0.0) / self._weights.get(turn, 1.0)
+        return self._served.get(turn, 0.0) / self._weight(turn)
 
     def may_start(self, turn: str) -> bool:
         """Whether a turn has credit left in the round of its class. Pure."""
@@ -74,7 +86,7 @@ class Fairness:
         first for a quantum; ours is new only if it has not used its share of the last round.
         """
         client_class = self.class_of(turn)
-        if self._came_in.get(turn) != self._rounds.get(client_class, 1):
+        if self._came_in.get(turn) != self._round(client_class):
             return 1
         had = self.level(turn) - self._limit(client_class) + self._quantum
         return int(had >= _FIRST_SHARE * self._quantum)
@@ -97,14 +109,25 @@ class Fairness:
             self._served[client] = self._served.pop(client, 0.0)
 
     def lift(self, turn: str) -> None:
-        """A turn without anything to start has got something. Changes: old credit is lost."""
+        """A turn without anything to start has got something. Changes: old credit is lost.
+
+        It has the credit of this round, or, if many have come in during it, none until the
+        next: else whoever has waited since the round began might wait for ever.
+        """
         if not self.is_on:
             return
-        round_ = self._rounds.get(self.class_of(turn), 1)
-        least = (round_ - 1) * self._quantum * self._weights.get(turn, 1.0)
-        if self._served.get(turn, 0.0) < least:
-            self._served[turn] = least
-            self._came_in[turn] = round_
+        client_class = self.class_of(turn)
+        round_ = self._rounds.setdefault(client_class, _Round())
+        is_known = turn in self._came_in and self.level(turn) >= self._quantum * (
+            round_.number - 1
+        )
+        if is_known:
+            return
+        has_room = round_.num_new < round_.num_room
+        round_.num_new += 1
+        least = (round_.number - (1 if has_room else 0)) * self._quantum
+        self._served[turn] = max(self._served.get(turn, 0.0), least * self._weight(turn))
+        self._came_in[turn] = round_.number if has_room else 0
 
     def leave(self, client: str) -> None:
         """A sequence of a client has ended. Changes: idle clients may be forgotten."""
@@ -119,26 +142,35 @@ class Fairness:
         self._served[client] = self._served.get(client, 0.0) + cost
         self._charged[client] = self._charged.get(client, 0.0) + cost
 
-    def share(self, beneficiaries: Mapping[str, int], cost: float) -> None:
+    def share(self, shares: Mapping[str, int], cost: float) -> None:
         """Count service of work that sequences share equally. Changes: each client's."""
-        each = cost / sum(beneficiaries.values())
-        for client, count in beneficiaries.items():
+        each = cost / sum(shares.values())
+        for client, count in shares.items():
             self.charge(client, each * count)
 
     def advance(self, turn: str) -> None:
         """Go on to the first round in which a turn has credit. Changes: its class's round."""
-        round_ = int(self.level(turn) // self._quantum) + 1
+        number = int(self.level(turn) // self._quantum) + 1
         client_class = self.class_of(turn)
-        self._rounds[client_class] = max(self._rounds.get(client_class, 1), round_)
+        if number > self._round(client_class):
+            num_room = max(_NUM_NEW, len(self._num_live))
+            self._rounds[client_class] = _Round(number, num_room)
+
+    def _round(self, client_class: int) -> int:
+        round_ = self._rounds.get(client_class)
+        return 1 if round_ is None else round_.number
 
     def _limit(self, client_class: int) -> float:
-        return self._rounds.get(client_class, 1) * self._quantum
+        return self._round(client_class) * self._quantum
+
+    def _weight(self, client: str) -> float:
+        return self._weights.get(client, 1.0)
 
     def _forget_idle(self) -> None:
-        """Forget those without work who came first, except for what they owe."""
+        """Forget some of those without work who have nothing but old credit."""
         idle = [client for client in self._served if client not in self._num_live]
         for client in idle[: _MAX_IDLE // 2]:
-            if self.may_start(client):
+            if self.level(client) <= self._limit(self.class_of(client)) - self._quantum:
                 del self._served[client]
                 self._charged.pop(client, None)
                 self._came_in.pop(client, None)

@@ -57,6 +57,8 @@ class MediaDesk:
         self._pixels: dict[bytes, _Pixels] = {}
         self._needers: dict[bytes, dict[int, str]] = {}
         """Ids of sequences that have a picture, with their clients."""
+        self._shared: set[tuple[bytes, str]] = set()
+        """Work on pictures somebody has that was charged to all who did."""
         self._ahead_tokens = min(2 * capacity_tokens, _AHEAD_TOKENS)
         self._num_tokens = 0
 
@@ -78,15 +80,28 @@ class MediaDesk:
             needers.pop(sequence.sequence_id, None)
             if not needers:
                 del self._needers[span.digest]
+                self._shared.difference_update(
+                    ((span.digest, "decode"), (span.digest, "encode"))
+                )
                 self._drop_pixels(span.digest)
 
     def needers(self, digest: bytes) -> tuple[int, ...]:
         """Ids of sequences that have this picture, in order. Pure."""
         return tuple(sorted(self._needers.get(digest, ())))
 
-    def beneficiaries(self, digest: bytes) -> Counter[str]:
-        """How many sequences of each client have this picture. Pure."""
-        return Counter(self._needers.get(digest, {}).values())
+    def payers(self, digest: bytes, work: str, client: str | None = None) -> Counter[str]:
+        """Whom work on a picture is charged to: how many shares each client has.
+
+        All who have the picture, the first time; then `client`, or who came first, so that
+        nobody who waits pays again and again. Nobody, if nobody has it. Changes: what has been
+        shared.
+        """
+        clients = tuple(self._needers.get(digest, {}).values())
+        if (digest, work) in self._shared:
+            return Counter((client if client is not None else clients[0],))
+        if clients:
+            self._shared.add((digest, work))
+        return Counter(clients)
 
     # Pixels
 

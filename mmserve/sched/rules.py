@@ -33,12 +33,15 @@ class OrderRule:
         by_sweep: whether those of an earlier sweep go first, whatever their place.
         size: what of a sequence counts beside that.
         place: what size and place make; compared before arrival.
+        is_weighed: whether that changes with others who come and go, so that all places are
+            looked at for each start.
     """
 
     by_priority: bool
     by_sweep: bool
     size: Callable[[Sequence], int]
     place: Callable[[int, Node], Any]
+    is_weighed: bool = False
 
     def rank(self, sequence: Sequence, client_class: int) -> Rank:
         """Rank of a sequence that begins to wait. Pure."""
@@ -77,10 +80,7 @@ def _least_missing(size: int, node: Node) -> int:
 
 
 def _heaviest(_size: int, node: Node) -> tuple[int, ...]:
-    """Guests of each node on the way, heavier branches first, then what hangs at the end.
-
-    Weights are those of the moment a place was last looked at.
-    """
+    """Guests of each node on the way, heavier branches first, then what hangs at the end."""
     weights = [1]
     passed: Node | None = node
     while passed is not None:
@@ -94,7 +94,7 @@ _BY_ARRIVAL = {"by_priority": False, "by_sweep": False}
 
 RULES: dict[Policy, OrderRule] = {
     "longest-prefix": OrderRule(**_WITHIN_SWEEPS, size=_nothing, place=_deepest),
-    "dfs-weight": OrderRule(**_WITHIN_SWEEPS, size=_nothing, place=_heaviest),
+    "dfs-weight": OrderRule(**_WITHIN_SWEEPS, size=_nothing, place=_heaviest, is_weighed=True),
     "shortest-prefill": OrderRule(**_WITHIN_SWEEPS, size=_known, place=_least_missing),
     "priority": OrderRule(by_priority=True, by_sweep=False, size=_nothing, place=_size_alone),
     "fcfs": OrderRule(**_BY_ARRIVAL, size=_nothing, place=_size_alone),

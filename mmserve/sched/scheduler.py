@@ -165,8 +165,8 @@ class Scheduler:
         `decode_ms` is what it cost to make them, and is charged to those who need them.
         """
         cost = self._config.media_ms_cost * decode_ms
-        if cost and (beneficiaries := self._desk.beneficiaries(digest)):
-            self._fairness.share(beneficiaries, cost)
+        if cost and (payers := self._desk.payers(digest, "decode")):
+            self._fairness.share(payers, cost)
         self._desk.provide(digest, inputs, num_patches)
         self._unpark(digest)
 
@@ -319,7 +319,7 @@ class Scheduler:
         """Rows for running sequences, and those that found no slots."""
         builder = StepBuilder(self._ledgers, self._tempo.budget(self._roster.running.values()))
         stalled = []
-        for sequence in sorted(self._roster.running.values(), key=_turn):
+        for sequence in sorted(self._roster.running.values(), key=_step_order):
             outcome = builder.place(sequence)
             if outcome is not Outcome.PLACED:
                 builder.watch(sequence)
@@ -412,6 +412,6 @@ class Scheduler:
         return flight
 
 
-def _turn(sequence: Sequence) -> tuple[bool, int, int]:
+def _step_order(sequence: Sequence) -> tuple[bool, int, int]:
     """Order of running sequences in a step: those that lack one token first, then by rank."""
     return (sequence.missing != 1, *sequence.rank)

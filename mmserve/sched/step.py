@@ -162,7 +162,8 @@ class StepBuilder:
                 return max(start, span.start)
             if len(encoding.items) > num_items:
                 cost = ledgers.config.patch_cost * encoding.num_patches[span.digest]
-                ledgers.fairness.share(self._desk.beneficiaries(span.digest), cost)
+                payers = self._desk.payers(span.digest, "encode", sequence.spec.client)
+                ledgers.fairness.share(payers, cost)
                 if not sequence.atomic:
                     stop = min(stop, start + max(1, self.num_prompt_left))
         return stop
@@ -286,7 +287,7 @@ class StepBuilder:
             num_shared = 0
             for node in pending.nodes if pending is not None else ():
                 num_tokens = min(node.depth, end) - max(node.depth - node.num_tokens, first)
-                if num_tokens > 0 and node.guests:
+                if num_tokens > 0 and node.guests and not node.is_again:
                     num_shared += num_tokens
                     fairness.share(node.guests, num_tokens)
             fairness.charge(client, end - first - num_shared)

@@ -5,8 +5,8 @@
     place   a node with KV from which sequences of a turn may start
 
 A *sweep* is one pass over those that wait, best place first. Newcomers join the sweep under way
-while it has room: for a few, and for as many again for each with which it began beyond a few.
-The others make up the next one. So a sequence starts before anything that came after its own
+while it has room: for a few, or for a few times as many as it began with beyond a few. The
+others make up the next one. So a sequence starts before anything that came after its own
 sweep was full, and still a long line is served branch by branch.
 
 A request that goes on where another of the sweep ended belongs to a program that came before;
@@ -98,15 +98,11 @@ class Turns:
     # Sequences
 
     def enter(self, sequence: Sequence, goes_on: tuple[str, int] | None) -> None:
-        """A newcomer is given its sweep. Changes: the turn's sweep and credit.
+        """A newcomer is given its sweep. Changes: the turn's sweep.
 
         `goes_on` is the mark of the sequence whose prompt and answer it goes on from, if any.
         """
         turn = self._turn_to_enter(sequence)
-        if not turn.num_waiting:
-            turn.sweep, turn.has_begun = self._last_sweep + 1, False
-        self._last_sweep = max(self._last_sweep, turn.sweep + 1)
-        turn.num_waiting += 1
         sequence.sweep = turn.sweep
         if not turn.has_begun or not self._fairness.is_on:
             return
@@ -119,7 +115,7 @@ class Turns:
 
     def enter_again(self, sequence: Sequence) -> None:
         """A retracted sequence goes before all sweeps. Changes: the turn."""
-        self._turn_to_enter(sequence).num_waiting += 1
+        self._turn_to_enter(sequence)
         sequence.sweep = -1
 
     def leave(self, sequence: Sequence) -> None:
@@ -137,10 +133,14 @@ class Turns:
 
         Changes: rounds, sweeps, the heaps; the sequence stays where it is.
         """
+        if self._rule.is_weighed:
+            self._weigh_again()
         for client_class in sorted(self._lanes, reverse=True):
             lane = self._lanes[client_class]
             name = self._front_turn(lane)
-            if name is None and may_advance:
+            if name is None and self._has_resting(lane):
+                if not may_advance:
+                    return None
                 self._advance(lane)
                 name = self._front_turn(lane)
             if name is not None:
@@ -154,11 +154,12 @@ class Turns:
     # Inside
 
     def _turn_to_enter(self, sequence: Sequence) -> _Turn:
-        """Its turn, which, if nobody waits there, gets no credit for the time it was empty."""
-        name = self._turn_of(sequence)
-        turn = self._turns.setdefault(name, _Turn())
+        """Its turn, in which one more waits; an empty one begins a new sweep."""
+        turn = self._turns.setdefault(self._turn_of(sequence), _Turn())
         if not turn.num_waiting:
-            self._fairness.lift(name)
+            turn.sweep, turn.has_begun = self._last_sweep + 1, False
+        self._last_sweep = max(self._last_sweep, turn.sweep + 1)
+        turn.num_waiting += 1
         return turn
 
     def _turn_of(self, sequence: Sequence) -> str:
@@ -176,6 +177,8 @@ class Turns:
         turn = self._turns.get(name)
         if turn is None:
             return
+        if self._key_of(name) is None:
+            self._fairness.lift(name)
         places, first = turn.places, self.order.first(node, name)
         is_best = not places or places[0][2] is node
         if first is not None:
@@ -184,6 +187,19 @@ class Turns:
             self._push(places, key, node, turn.num_waiting)
         if is_best and (best := self._key_of(name)) is not None:
             self._note_turn(name, best)
+
+    def _weigh_again(self) -> None:
+        """Give every place its key of now. Changes: the heaps. Cost: O(places)."""
+        for name, turn in self._turns.items():
+            nodes = dict.fromkeys(node for _, _, node in turn.places)
+            turn.places.clear()
+            for node in nodes:
+                first = self.order.first(node, name)
+                if first is not None:
+                    key = self._rule.key(first, node)
+                    self._push(turn.places, key, node, turn.num_waiting)
+            if turn.places:
+                self._note_turn(name, turn.places[0][0])
 
     def _note_turn(self, name: str, key: Key) -> None:
         client_class = self._fairness.class_of(name)
@@ -241,6 +257,14 @@ class Turns:
             else:
                 heapq.heapreplace(front, (now, serial, name))
         return None
+
+    def _has_resting(self, lane: _Lane) -> bool:
+        """Whether anybody without credit has something to start."""
+        while lane.resting:
+            if self._key_of(lane.resting[0][2]) is not None:
+                return True
+            heapq.heappop(lane.resting)
+        return False
 
     def _advance(self, lane: _Lane) -> None:
         """Give the class credit until the turn served least has some, and its equals."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fairness import SCENARIOS, ServiceAccount, run
@@ -96,6 +96,7 @@ def test_patches_are_charged_once():
     assert account.served == {"a": 2.5 + 4 + 5 + 2, "b": 2.5 + 4 + 5 + 2}
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(
         st.tuples(

@@ -140,7 +140,7 @@ def test_a_long_leaf_loses_only_its_end():
 
 
 def test_eviction_never_cuts_a_picture():
-    """A cut that would fall into a picture takes the whole picture, and what stands before it stays."""
+    """A cut that would fall into a picture takes all of it; what stands before it stays."""
     tree = RadixTree()
     put(tree, [1, -1, -2, -3, 5], range(5))
     assert tree.evict(2).tolist() == [1, 2, 3, 4]

@@ -174,7 +174,7 @@ class Promises:
         clients = {fairness.turn_of(seq.spec.client) for seq in self._line}
         self._lagging = {name for name in self._lagging if name in clients}
         for name in clients:
-            least = (fairness._rounds.get(fairness.class_of(name), 1) - 1) * quantum
+            least = (fairness._round(fairness.class_of(name)) - 1) * quantum
             is_behind = fairness.level(name) < least - _CLOSE
             if not is_behind:
                 self._lagging.discard(name)
@@ -197,7 +197,7 @@ class Promises:
         line, fairness = self._line, self._fairness
         rule = RULES[self._config.policy]
         free = [(seq, node) for seq in line if (node := self._place(seq)) is not None]
-        if self._config.policy == "dfs-weight" or not free:
+        if not free:
             return
         turns = {seq.sequence_id: fairness.turn_of(seq.spec.client) for seq, _ in free}
         top = max(fairness.class_of(turn) for turn in turns.values())
@@ -207,7 +207,7 @@ class Promises:
             if fairness.class_of(turn) == top
         }
         quantum = self._config.quantum_tokens
-        limit = max(fairness._rounds.get(top, 1), min(levels.values()) // quantum + 1) * quantum
+        limit = max(fairness._round(top), min(levels.values()) // quantum + 1) * quantum
         keys = [
             (rule.key(seq.order_rank, node), seq.sequence_id, seq, node)
             for seq, node in free

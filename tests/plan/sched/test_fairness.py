@@ -251,7 +251,7 @@ def test_shortest_prefill_takes_what_lacks_least():
 
 
 def test_dfs_weight_takes_the_branch_that_most_wait_for():
-    """A heavier branch is served before a deeper one."""
+    """A heavier branch is served before a deeper one, as long as it is heavier."""
     driver = Driver(max_running=1, policy="dfs-weight")
     for branch in (WARM, [50] * 20):
         driver.add(prompt(branch), max_new_tokens=1)
@@ -260,7 +260,7 @@ def test_dfs_weight_takes_the_branch_that_most_wait_for():
     deep = driver.add(prompt(WARM, [1]))
     heavy = [driver.add(prompt([50] * 20, [n])) for n in (1, 2, 3)]
     driver.run()
-    assert driver.started == [*heavy, deep]
+    assert driver.started == [heavy[0], heavy[1], deep, heavy[2]]
 
 
 def test_random_is_neither_arrival_nor_prefix():
@@ -279,7 +279,7 @@ def test_random_is_neither_arrival_nor_prefix():
 # Several clients
 
 
-def backlog(driver, clients, make, num_each=3):
+def backlog(driver, clients, make, num_each):
     """Keep so many of each client waiting or running."""
     for client in clients:
         live = sum(seq.spec.client == client for seq in driver.sched._roster.live.values())
@@ -304,18 +304,18 @@ def flood(clients, num_steps, lengths, **config):
             ignore_eos=True,
         )
 
-    fairness = driver.sched._fairness
+    fairness, config = driver.sched._fairness, driver.sched._config
     for _ in range(num_steps):
-        backlog(driver, clients, make)
+        backlog(driver, clients, make, num_each=2 * min(config.max_running, 8) + 1)
         plan = driver.sched.plan()
-        driver.take(driver.sched.commit(driver.runner.execute(plan)))
-        levels.append({client: fairness.level(client) for client in clients})
         running = driver.sched._roster.running.values()
         for client in clients:
             num_prompt, num_new = lengths[client]
-            num_running = sum(seq.spec.client == client for seq in running) + 1
-            cost = num_running * (num_prompt + driver.sched._config.decode_cost * num_new)
+            num_running = sum(seq.spec.client == client for seq in running)
+            cost = num_running * (num_prompt + config.decode_cost * num_new)
             most_running = max(most_running, cost / fairness._weights.get(client, 1.0))
+        driver.take(driver.sched.commit(driver.runner.execute(plan)))
+        levels.append({client: fairness.level(client) for client in clients})
     return driver, levels, most_running
 
 
@@ -462,3 +462,48 @@ def test_a_picture_is_paid_by_all_who_have_it():
     driver.run()
     want = 5 + 8 + 0.5 * 12 / 2 + 2.0 * 3.0 / 2
     assert driver.sched.service() == pytest.approx({"a": want, "b": want})
+
+
+def test_new_clients_without_end_do_not_starve_a_waiting_one():
+    """Few clients may come into a round; a cold one starts before it is over."""
+    driver = warm_driver(max_running=2, quantum_tokens=50)
+    fresh = itertools.count()
+    for _ in range(6):
+        driver.add(prompt(WARM, [3]), max_new_tokens=2, client=f"new {next(fresh)}")
+    cold = driver.add(prompt([99] * 20), max_new_tokens=2, client="cold")
+    while cold not in driver.started:
+        while len(driver.unfinished) < 7:
+            driver.add(prompt(WARM, [3]), max_new_tokens=2, client=f"new {next(fresh)}")
+        assert driver.step()
+    assert len(driver.started) <= 24
+
+
+def test_credit_is_not_saved_while_pixels_are_awaited():
+    """A client whose only request waits for pixels comes back with one round's credit."""
+    driver = Driver(max_running=1, quantum_tokens=20, gives_pixels=False)
+    driver.add(prompt(("A", 8), [2]), client="blocked")
+    for n in range(40):
+        driver.add(prompt([n + 1] * 10), max_new_tokens=2, client="busy")
+    while len(driver.unfinished) > 1:
+        assert driver.step()
+    fairness = driver.sched._fairness
+    driver.provide()
+    driver.step()
+    assert fairness.level("blocked") >= fairness._round(0) * 20 - 20
+
+
+def test_who_waits_is_charged_once_for_what_is_computed_again():
+    """Shared work is split the first time; what was evicted is paid by whoever has it made."""
+    one_first = (("one", 1),)
+    driver = Driver(num_slots=64, context=64, max_running=1, client_priorities=one_first)
+    shared = [7] * 30
+    for n in range(3):
+        driver.add(prompt(shared, [n + 1]), max_new_tokens=1, client="many")
+    bills = []
+    for _ in range(4):
+        for other in (shared, [8] * 50):
+            driver.add(prompt(other), max_new_tokens=1, client="one")
+        while len(driver.unfinished) > 3:
+            driver.step()
+        bills.append(driver.sched.service().get("many", 0.0))
+    assert bills[0] == bills[-1]

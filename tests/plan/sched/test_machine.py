@@ -11,19 +11,19 @@ from plan.sched.machine import Machine, random_config
 from mmserve.core import RunnerFailed
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32))
 def test_promises_hold_under_any_load(seed):
     """Budgets, ledgers, order, shares, accounts, endings and answers, after every step."""
     Machine(seed, num_steps=40).run()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_promises_hold_in_longer_runs(seed):
-    """The same over hundreds of steps of a few fixed loads."""
-    machine = Machine(1_000_000 + seed, num_steps=150)
+    """The same over more steps of a few fixed loads."""
+    machine = Machine(1_000_000 + seed, num_steps=100)
     machine.run()
-    assert machine.counts["steps"] >= 150
+    assert machine.counts["steps"] >= 100
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

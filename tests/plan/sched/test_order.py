@@ -404,7 +404,7 @@ class Player(Line):
 
 @settings(max_examples=120, deadline=None)
 @given(
-    st.sampled_from(["longest-prefix", "shortest-prefill", "fcfs", "priority", "random"]),
+    st.sampled_from(sorted(RULES)),
     st.sampled_from([1, 1, 2, 3]),
     st.booleans(),
     MOVES,
@@ -431,7 +431,7 @@ def _best(line, rule, free):
     if not free:
         return None
     levels = {seq.spec.client: fairness.level(seq.spec.client) for seq in free}
-    limit = max(fairness._rounds.get(0, 1), min(levels.values()) // quantum + 1) * quantum
+    limit = max(fairness._round(0), min(levels.values()) // quantum + 1) * quantum
     line.line.next()
     firsts = {}
     for seq in sorted(free, key=lambda seq: rule.key(seq.order_rank, _place(seq))):

@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from support.oracle import Asker, Reply, differ, image_part, png, refused, same
+from support.oracle import Asker, Reply, data_uri, differ, image_part, png, refused, same
 
 import mmserve as sgl
 from mmserve.core import EngineConfig, SchedConfig, ServerConfig
@@ -42,9 +42,19 @@ def test_two_pictures_are_never_taken_for_each_other(ask: Asker) -> None:
     assert min(hits[1], hits[3], hits[4]) > warm[0].image_tokens
 
 
-@pytest.mark.parametrize("shape", [((30, 150, 3), (150, 30, 3)), ((64, 64), (32, 128))])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        ((30, 150, 3), (150, 30, 3)),
+        ((64, 64), (32, 128)),
+        ((64, 64), (32, 32, 4)),
+        ((48, 64), (32, 32, 3)),
+        ((48, 64), (64, 48)),
+        ((32, 32, 3), (24, 32, 4)),
+    ],
+)
 def test_identity_remembers_the_shape(ask: Asker, shape: tuple) -> None:
-    """Equal bytes in another shape are another picture."""
+    """Equal bytes in another shape, or as grey, colours or colours with alpha, differ."""
     raw = np.random.default_rng(7).integers(0, 256, int(np.prod(shape[0])), dtype=np.uint8)
     one, two = (png(Image.fromarray(raw.reshape(s))) for s in shape)
     cold = [ask.cold(one, QUESTION), ask.cold(two, QUESTION)]
@@ -122,6 +132,46 @@ def test_scores_do_not_depend_on_the_cache(engine: Engine) -> None:
         assert all(value is not None for values in row for value in values)
         np.testing.assert_allclose(row[1], row[0], atol=1e-3)
         np.testing.assert_allclose(row[2], row[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("has_picture", [False, True])
+def test_scores_over_http_do_not_depend_on_the_cache(ask: Asker, has_picture: bool) -> None:
+    """Those of a prompt and of its answer are equal cold, warm, half warm, and from half on."""
+    text = "A hundred letters say what was said before, and then they say some more of it. " * 2
+
+    def scores(words: str, start: int = 0) -> tuple[list[float | None], list[float]]:
+        fields = {"image_data": [data_uri(picture(61))]} if has_picture else {}
+        body = {
+            "text": ("<image>" if has_picture else "") + words,
+            "sampling_params": {"max_new_tokens": 8, "temperature": 0},
+            "return_logprob": True,
+            "logprob_start_len": start,
+            **fields,
+        }
+        reply = ask.post("/generate", body)
+        assert reply.status == 200, reply.body
+        meta = reply.body["meta_info"]
+        entries = (meta["input_token_logprobs"], meta["output_token_logprobs"])
+        given, drawn = ([entry[0] for entry in part] for part in entries)
+        return given, drawn
+
+    ask.flush()
+    cold = scores(text)
+    rows = [scores(text), scores(text)]
+    ask.flush()
+    scores(text[: len(text) // 2] + "but not today")
+    rows.append(scores(text))
+    for row in rows:
+        assert [v is None for v in row[0]] == [v is None for v in cold[0]]
+        for warm, want in zip(row, cold, strict=True):
+            told = [pair for pair in zip(warm, want, strict=True) if None not in pair]
+            np.testing.assert_allclose(*zip(*told, strict=True), atol=1e-3)
+    gaps = [k for k, v in enumerate(cold[0]) if v is None]
+    assert gaps == list(range(len(gaps)))
+    assert (len(gaps) > 1) == has_picture
+    late = scores(text, start=len(cold[0]) - 30)
+    np.testing.assert_allclose(late[0][1:], cold[0][-29:], atol=1e-3)
+    np.testing.assert_allclose(late[1], cold[1], atol=1e-3)
 
 
 def test_accounting_adds_up_after_a_storm(tiny_directory) -> None:
@@ -227,6 +277,26 @@ def test_a_refused_request_leaves_the_picture_usable(ask: Asker) -> None:
     with pytest.raises(httpx.TimeoutException):
         httpx.post(f"{ask.url}/v1/chat/completions", json=body, timeout=0.001)
     same(ask.chat(x, "short"), cold)
+
+
+def test_one_token_too_long_is_refused_and_poisons_nothing(ask: Asker) -> None:
+    """A picture in a prompt that just fails to fit is answered in one that does, and so on."""
+    x = picture(22)
+    canary = ask.cold("hello"), ask.cold(x, "short")
+    ask.flush()
+    room = ask.get("/model_info").json()["context_length"] - canary[1].prompt_tokens
+    fits = "short" + "9" * (room - 1)
+    for _ in range(2):
+        message = refused(ask, x, fits + "9")
+        assert str(canary[1].image_tokens) in message
+        same(ask.chat(x, "short"), canary[1])
+        last = ask.chat(x, fits)
+        assert (last.status, last.usage["completion_tokens"]) == (200, 1)
+        ask.flush()
+        refused(ask, x, fits + "9")
+        same(ask.chat(x, "short"), canary[1])
+    same(ask.chat("hello"), canary[0])
+    assert ask.get("/health").status_code == 200
 
 
 def test_more_pictures_than_the_feature_cache_holds(tiny_directory, ask: Asker) -> None:

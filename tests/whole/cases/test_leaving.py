@@ -218,6 +218,7 @@ def test_ends_are_counted_by_reason(site: Live) -> None:
             assert site.chat(STORY).json()["choices"][0]["finish_reason"] == "length"
         with site.ghost(STORY) as ghost:
             assert ghost.read()
+        site.wait_idle(5)
         with site.ghost(STORY, stream=False):
             site.wait_for(running=1)
         refused = site.chat("too long " * 8000)

@@ -87,12 +87,18 @@ CALLERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("callers", CALLERS)
-@pytest.mark.parametrize("policy", ["longest-prefix", "dfs-weight", "shortest-prefill", "fcfs"])
+@pytest.mark.parametrize(
+    ("policy", "callers"),
+    [
+        *(("longest-prefix", callers) for callers in CALLERS),
+        *((policy, "one client") for policy in ("dfs-weight", "shortest-prefill", "fcfs")),
+    ],
+)
 def test_a_cold_request_is_not_starved(policy: str, callers: str) -> None:
     """O-SCH-03: it starts before twenty that came later, whoever they are.
 
-    The flow ends when it has started, in place of after 20 s.
+    The flow ends when it has started, in place of after 20 s. Between clients the bound is in
+    service, so a quantum of some requests takes the place of one of some hundred.
     """
     quantum = 8192 if callers == "one client" else 256
     sched = {"policy": policy, "quantum_tokens": quantum, "max_running": 2}
@@ -103,7 +109,7 @@ def test_a_cold_request_is_not_starved(policy: str, callers: str) -> None:
 def test_pure_locality_promises_nothing() -> None:
     """With fairness off the flow of cache-friendly requests goes first as long as it lasts."""
     with site_of(fairness=False, max_running=2) as site:
-        assert num_passing(site, {}, {}, most=40) == 40
+        assert num_passing(site, {}, {}, most=40) >= 40
 
 
 DEPTHS = {"deep": 1.0, "half": 0.5, "shallow": 0.2, "cold": 0.0}
@@ -120,22 +126,25 @@ def questions(*names: str, start: int = 0) -> list[dict[str, Any]]:
     return asked
 
 
+BY_PREFIX, BY_ARRIVAL = [2, 5, 1, 4, 0, 3], [0, 1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize(
-    ("policy", "want"),
+    ("sched", "want"),
     [
-        ("longest-prefix", [2, 5, 1, 4, 0, 3]),
-        ("shortest-prefill", [2, 5, 1, 4, 0, 3]),
-        ("fcfs", [0, 1, 2, 3, 4, 5]),
-        ("priority", [0, 1, 2, 3, 4, 5]),
+        ({"policy": "longest-prefix"}, BY_PREFIX),
+        ({"policy": "longest-prefix", "fairness": False}, BY_PREFIX),
+        ({"policy": "shortest-prefill"}, BY_PREFIX),
+        ({"policy": "fcfs"}, BY_ARRIVAL),
+        ({"policy": "priority"}, BY_ARRIVAL),
     ],
 )
-@pytest.mark.parametrize("fairness", [True, False], ids=["fair", "unfair"])
 def test_a_static_queue_is_served_in_the_policys_order(
-    policy: str, want: list[int], fairness: bool
+    sched: dict[str, Any], want: list[int]
 ) -> None:
     """O-SCH-03: what has more of its prefix cached goes first, of equals the older one."""
     names = ["cold", "half", "deep"]
-    with site_of(policy=policy, fairness=fairness) as site:
+    with site_of(**sched) as site:
         assert site.chat(STEM).status_code == 200
         assert start_order(site, questions(*names, *names)) == want
 

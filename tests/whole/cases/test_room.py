@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,19 +30,22 @@ def seeing(size: int = 140, context: int = CONTEXT) -> Path:
     return tiny_llava(image_size=size, context=context)
 
 
+Content = tuple[bytes | str, ...]
+
+
 @pytest.fixture(scope="module")
-def roomy() -> Iterator[Asker]:
-    """The same model with every budget at its default."""
+def cold() -> Iterator[Callable[[Content], Reply]]:
+    """Cold answers of the same model with every budget at its default."""
     with live(seeing()) as site:
         asker = Asker(site.url)
-        yield asker
+        yield functools.cache(lambda content: asker.cold(*content))
         asker.close()
 
 
-def all_at_once(url: str, asked: list[tuple[bytes | str, ...]]) -> list[Reply]:
+def all_at_once(url: str, asked: list[Content]) -> list[Reply]:
     """Answers to conversations of one turn that are sent together."""
 
-    def ask(content: tuple[bytes | str, ...]) -> Reply:
+    def ask(content: Content) -> Reply:
         asker = Asker(url)
         try:
             return asker.chat(*content)
@@ -67,7 +71,9 @@ TIGHT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("tight", TIGHT)
-def test_what_exceeds_a_steps_budget_is_done_in_pieces(roomy: Asker, tight: str) -> None:
+def test_what_exceeds_a_steps_budget_is_done_in_pieces(
+    cold: Callable[[Content], Reply], tight: str
+) -> None:
     """O-SCH-04: long texts and a picture are answered as ever, and so are those behind them."""
     asked = [
         (LONG,),
@@ -79,7 +85,7 @@ def test_what_exceeds_a_steps_budget_is_done_in_pieces(roomy: Asker, tight: str)
     with live(seeing(), sched=SchedConfig(**sched)) as site:
         for _ in range(2):
             for reply, content in zip(all_at_once(site.url, asked), asked, strict=True):
-                same(reply, roomy.cold(*content))
+                same(reply, cold(content))
         found = site.series()
     most = sched.get("max_step_tokens", 2048)
     assert found["tokens_computed_total"] <= most * found["steps_total"]
@@ -87,7 +93,7 @@ def test_what_exceeds_a_steps_budget_is_done_in_pieces(roomy: Asker, tight: str)
     assert found["steps_total"] >= len(LONG) // chunk
 
 
-def test_small_requests_do_not_wait_for_a_long_one(roomy: Asker) -> None:
+def test_small_requests_do_not_wait_for_a_long_one() -> None:
     """O-SCH-04: while one prompt is computed piece by piece, others start and end."""
     with (
         live(
@@ -171,18 +177,18 @@ def _text(words: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": words}]
 
 
-@pytest.mark.parametrize("page_tokens", [2, 16, 64])
-def test_pages_change_no_answer(roomy: Asker, page_tokens: int) -> None:
+@pytest.mark.parametrize("page_tokens", [16, 64])
+def test_pages_change_no_answer(cold: Callable[[Content], Reply], page_tokens: int) -> None:
     """With pictures, cold and warm; hits are whole pages and never cover another picture."""
     a, b = picture(1, 140), picture(2, 140)
     asked = [(a, "?"), (b, "?"), ("first ", a, b, "?"), ("first ", b, a, "?"), (a, "!", b)]
-    cold = [roomy.cold(*content) for content in asked]
-    differ(cold[0], cold[1])
-    differ(cold[2], cold[3])
+    want = [cold(content) for content in asked]
+    differ(want[0], want[1])
+    differ(want[2], want[3])
     with live(seeing(), sched=SchedConfig(page_tokens=page_tokens)) as site:
         asker = Asker(site.url)
         for is_second in (False, True):
-            for content, reference in zip(asked, cold, strict=True):
+            for content, reference in zip(asked, want, strict=True):
                 warm = asker.chat(*content)
                 same(warm, reference)
                 assert warm.cached_tokens % page_tokens == 0
@@ -191,8 +197,10 @@ def test_pages_change_no_answer(roomy: Asker, page_tokens: int) -> None:
         asker.close()
 
 
-@pytest.mark.parametrize("target_itl_ms", [0.001, 5.0, 1000.0])
-def test_a_target_for_latency_changes_no_answer(roomy: Asker, target_itl_ms: float) -> None:
+@pytest.mark.parametrize("target_itl_ms", [0.001, 1000.0])
+def test_a_target_for_latency_changes_no_answer(
+    cold: Callable[[Content], Reply], target_itl_ms: float
+) -> None:
     """Whatever the pieces, running answers and prompts that come meanwhile are the same."""
     asked = [
         (LONG,),
@@ -206,7 +214,7 @@ def test_a_target_for_latency_changes_no_answer(roomy: Asker, target_itl_ms: flo
             assert ghost.read()
             replies = all_at_once(site.url, asked)
         for reply, content in zip(replies, asked, strict=True):
-            same(reply, roomy.cold(*content))
+            same(reply, cold(content))
 
 
 class Told:
