@@ -11,7 +11,7 @@ Which order is best is a hard question; the reference is the best of several:
                      tokens share
 
 So the number is reached by a schedule, and need not be the most that one could reach; the
-optimum of all requests (`mmserve.sched.optimum`) bounds it from above.
+optimum of all requests (`mmserve.sched.books.optimum`) bounds it from above.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from mmserve.sched.optimum import ServedRequest, common_prefixes
+from mmserve.sched.books.optimum import ServedRequest, common_prefixes
 
 __all__ = ["Trie", "clairvoyant_hits"]
 

@@ -41,7 +41,7 @@ from benchmarks.replay import Replay, replay
 from benchmarks.shapes import SHAPES, Ask, stream
 from mmserve.core import SchedConfig
 from mmserve.radix import Interner, prefix_keys
-from mmserve.sched.optimum import ServedRequest, optimal_hits
+from mmserve.sched.books.optimum import ServedRequest, optimal_hits
 
 DEFAULT = "longest-prefix"
 OTHERS = ("fcfs", "priority", "dfs-weight", "shortest-prefill", "random")

@@ -10,9 +10,9 @@ never touches a tensor. Only `engine` may call it, from one thread (and `testing
 There is no prefill and no decode phase: a step computes some missing tokens of some sequences.
 """
 
-from mmserve.sched.accounts import Waits
-from mmserve.sched.recent import RecentShare
-from mmserve.sched.report import SchedReport
+from mmserve.sched.books.accounts import Waits
+from mmserve.sched.books.recent import RecentShare
+from mmserve.sched.books.report import SchedReport
 from mmserve.sched.scheduler import Scheduler
 from mmserve.sched.sequence import SequenceSpec
 from mmserve.sched.updates import SchedCounts, SequenceUpdate

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mmserve.core import ForwardPlan, SampledTokens
+from mmserve.sched.show.timeline import RowFacts, StepRecord
 from mmserve.sched.step import PlannedRow
-from mmserve.sched.timeline import RowFacts, StepRecord
 from mmserve.sched.updates import SchedCounts, SequenceUpdate
 
 __all__ = ["Flight", "record_of"]

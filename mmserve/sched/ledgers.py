@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mmserve.core import SchedConfig
-from mmserve.sched.fairness import Fairness
-from mmserve.sched.forecast import GrowthForecast
 from mmserve.sched.media import MediaDesk
 from mmserve.sched.memory import KvMemory
+from mmserve.sched.order.fairness import Fairness
+from mmserve.sched.pace.forecast import GrowthForecast
 from mmserve.sched.sequence import Sequence
 
 __all__ = ["Ledgers"]

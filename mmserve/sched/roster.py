@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mmserve.core import Finish, LedgerBroken, MediaSpan
-from mmserve.sched.books import Books
+from mmserve.sched.books.books import Books
 from mmserve.sched.ledgers import Ledgers
-from mmserve.sched.line import WaitingLine
+from mmserve.sched.order.line import WaitingLine
 from mmserve.sched.sequence import Sequence
 from mmserve.sched.updates import SchedCounts, SequenceUpdate, Token, Top, Totals, update_of
 

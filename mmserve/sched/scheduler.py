@@ -22,25 +22,25 @@ from mmserve.core import (
 from mmserve.radix import Interner, draw
 from mmserve.radix.icicle import draw_icicle
 from mmserve.sched.admission import make_sequence
-from mmserve.sched.books import Books
-from mmserve.sched.chart import draw_steps
-from mmserve.sched.fairness import Fairness
+from mmserve.sched.books.books import Books
+from mmserve.sched.books.report import SchedReport
 from mmserve.sched.flight import Flight, record_of
-from mmserve.sched.forecast import GrowthForecast
-from mmserve.sched.gantt import draw_gantt
-from mmserve.sched.lanes import Waiter
 from mmserve.sched.ledgers import Ledgers
-from mmserve.sched.line import WaitingLine
 from mmserve.sched.media import MediaDesk
 from mmserve.sched.memory import KvMemory
-from mmserve.sched.report import SchedReport
+from mmserve.sched.order.fairness import Fairness
+from mmserve.sched.order.line import WaitingLine
+from mmserve.sched.order.rules import RULES
+from mmserve.sched.pace.forecast import GrowthForecast
 from mmserve.sched.results import take_failure, take_results
 from mmserve.sched.roster import Roster
-from mmserve.sched.rules import RULES
 from mmserve.sched.sequence import Sequence, SequenceSpec
+from mmserve.sched.show.chart import draw_steps
+from mmserve.sched.show.gantt import draw_gantt
+from mmserve.sched.show.lanes import Waiter
+from mmserve.sched.show.timeline import Timeline
 from mmserve.sched.step import Beside, Outcome, StepBuilder
 from mmserve.sched.tempo import Tempo
-from mmserve.sched.timeline import Timeline
 from mmserve.sched.updates import SchedCounts, SequenceUpdate
 
 __all__ = ["Scheduler"]

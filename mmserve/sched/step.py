@@ -19,7 +19,7 @@ from mmserve.sched.ledgers import Ledgers
 from mmserve.sched.media import Encoding, feature_uses
 from mmserve.sched.memory import Pending
 from mmserve.sched.misses import note_hits, note_misses, survey
-from mmserve.sched.pace import LONE_TOKENS, StepBudget
+from mmserve.sched.pace.pace import LONE_TOKENS, StepBudget
 from mmserve.sched.sequence import Sequence
 
 __all__ = ["Beside", "Outcome", "PlannedRow", "StepBuilder"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from mmserve.core import SampledTokens, SchedConfig
 from mmserve.sched.flight import Flight
-from mmserve.sched.pace import StepBudget, StepPace
+from mmserve.sched.pace.pace import StepBudget, StepPace
 from mmserve.sched.sequence import Sequence
 from mmserve.sched.step import PlannedRow
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from mmserve.core import EngineConfig, SchedConfig, ServerConfig
 from mmserve.radix import Node, RadixTree
-from mmserve.sched.fairness import Fairness
-from mmserve.sched.rules import RULES
-from mmserve.sched.turns import Turns
+from mmserve.sched.order.fairness import Fairness
+from mmserve.sched.order.queues import Queues
+from mmserve.sched.order.rules import RULES
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs/concepts"
@@ -93,7 +93,7 @@ def test_defaults_are_those_of_the_settings() -> None:
 def room_of(num_waiting: int, few: int) -> tuple[int, int]:
     """Newcomers that join a sweep begun with so many, and continuations, by trying."""
     config = SchedConfig(max_sweep_joiners=few)
-    turns = Turns(RULES["longest-prefix"], Fairness(config), few)
+    turns = Queues(RULES["longest-prefix"], Fairness(config), few)
     made: list[Any] = []
 
     def enter(goes_on: tuple[str, int] | None = None) -> int:
@@ -105,7 +105,7 @@ def room_of(num_waiting: int, few: int) -> tuple[int, int]:
     sweep = enter()
     for _ in range(num_waiting - 1):
         enter()
-    turns._begin_sweep(turns._turns["a"], sweep)
+    turns._begin_sweep(turns._queues["a"], sweep)
     num_joined = num_continued = 0
     while enter() == sweep:
         num_joined += 1

@@ -15,7 +15,7 @@ from benchmarks.hit_rate_plot import plot
 from benchmarks.replay import replay
 from benchmarks.shapes import SHAPES, stream
 from mmserve.core import SchedConfig
-from mmserve.sched.optimum import ServedRequest, optimal_hits
+from mmserve.sched.books.optimum import ServedRequest, optimal_hits
 
 
 def request(keys) -> ServedRequest:

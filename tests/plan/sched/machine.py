@@ -17,7 +17,7 @@ from plan.sched.promises import Ledger, Promises, charges, check_budgets
 
 from mmserve.core import Finish, MediaRefused, RunnerFailed, SchedConfig
 from mmserve.sched import SequenceSpec
-from mmserve.sched.rules import RULES
+from mmserve.sched.order.rules import RULES
 
 __all__ = ["Machine", "random_config"]
 
@@ -126,7 +126,8 @@ class Machine:
             num_slots=num_slots, context=CONTEXT, eos=EOS, gives_pixels=False, **names
         )
         page = self.config.page_tokens
-        self._arrivals = _Arrivals(self._chance, min(CONTEXT, num_slots // page * page))
+        self._room_tokens = min(CONTEXT, num_slots // page * page)
+        self._arrivals = _Arrivals(self._chance, self._room_tokens)
         self._rate = self._chance.choice([0.1, 0.5, 1.0, 2.5])
         self._trouble = self._chance.choice([0.0, 1.0, 3.0])
         self._specs: dict[int, SequenceSpec] = {}
@@ -243,6 +244,8 @@ class Machine:
         for _ in range(min(number, 12)):
             each = self._arrivals.prompt()
             num_prompt = each.num_tokens
+            if num_prompt > self._room_tokens:
+                continue
             for _ in range(chance.choice([1, 1, 1, 1, 3])):
                 params = self._arrivals.params(num_prompt)
                 client, priority = self._arrivals.client(), chance.choice([0, 0, 0, 1])
@@ -376,8 +379,8 @@ class Machine:
         assert counts.tokens_computed == self._num_planned - self._num_lost
         self._check_totals(counts)
         tree = driver.sched._memory.tree
-        assert not driver.sched._line._turns.order._crowds
-        assert not driver.sched._line._turns.order._claims
+        assert not driver.sched._line._queues.order._crowds
+        assert not driver.sched._line._queues.order._claims
         assert all(not node.guests and not node.users for node in tree.nodes())
         self.counts["sequences"] += len(driver.answers)
         self.counts["retractions"] += counts.retractions

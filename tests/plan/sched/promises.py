@@ -10,7 +10,7 @@ import numpy as np
 
 from mmserve.core import ForwardPlan, SchedConfig
 from mmserve.sched import Scheduler
-from mmserve.sched.rules import RULES
+from mmserve.sched.order.rules import RULES
 
 __all__ = ["Ledger", "Promises", "charges", "check_budgets"]
 
@@ -85,7 +85,7 @@ class _Look:
     """One who waited before a plan; `is_blind` if all it lacks is text."""
 
     number: int
-    turn: str
+    queue: str
     priority: tuple[int, int]
     sweep: int
     is_blind: bool
@@ -107,7 +107,7 @@ class Promises:
         self._looks = [
             _Look(
                 seq.sequence_id,
-                fairness.turn_of(seq.spec.client),
+                fairness.queue_of(seq.spec.client),
                 seq.order_rank[0],
                 seq.sweep,
                 self._is_blind(seq),
@@ -135,7 +135,7 @@ class Promises:
             if seq is None or not seq.is_offered:
                 continue
             num_passed = sum(
-                other.turn == look.turn
+                other.queue == look.queue
                 and other.priority >= look.priority
                 and other.sweep > look.sweep
                 and (look.is_blind or not other.is_blind)
@@ -170,8 +170,8 @@ class Promises:
     def _check_rounds(self) -> None:
         """Whoever always had something to start is at most one round behind."""
         fairness, quantum = self._fairness, self._config.quantum_tokens
-        before = {look.turn for look in self._looks}
-        clients = {fairness.turn_of(seq.spec.client) for seq in self._line}
+        before = {look.queue for look in self._looks}
+        clients = {fairness.queue_of(seq.spec.client) for seq in self._line}
         self._lagging = {name for name in self._lagging if name in clients}
         for name in clients:
             least = (fairness._round(fairness.class_of(name)) - 1) * quantum
@@ -184,10 +184,10 @@ class Promises:
                 raise AssertionError(f"client {name} fell behind")
 
     def _is_free(self, name: str) -> bool:
-        """Whether a turn has somebody who may start and waits for nobody's tokens."""
+        """Whether a queue has somebody who may start and waits for nobody's tokens."""
         return any(
             seq.is_offered
-            and self._fairness.turn_of(seq.spec.client) == name
+            and self._fairness.queue_of(seq.spec.client) == name
             and not self._is_shared(seq)
             for seq in self._line
         )
@@ -199,27 +199,27 @@ class Promises:
         free = [(seq, node) for seq in line if (node := self._place(seq)) is not None]
         if not free:
             return
-        turns = {seq.sequence_id: fairness.turn_of(seq.spec.client) for seq, _ in free}
-        top = max(fairness.class_of(turn) for turn in turns.values())
+        queues = {seq.sequence_id: fairness.queue_of(seq.spec.client) for seq, _ in free}
+        top = max(fairness.class_of(queue) for queue in queues.values())
         levels = {
-            turn: fairness.level(turn)
-            for turn in turns.values()
-            if fairness.class_of(turn) == top
+            queue: fairness.level(queue)
+            for queue in queues.values()
+            if fairness.class_of(queue) == top
         }
         quantum = self._config.quantum_tokens
         limit = max(fairness._round(top), min(levels.values()) // quantum + 1) * quantum
         keys = [
             (rule.key(seq.order_rank, node), seq.sequence_id, seq, node)
             for seq, node in free
-            if levels.get(turns[seq.sequence_id], np.inf) < limit or not fairness.is_on
+            if levels.get(queues[seq.sequence_id], np.inf) < limit or not fairness.is_on
         ]
         got = line.next()
         assert got is not None
         firsts: dict[str, tuple] = {}
         for entry in sorted(keys):
-            firsts.setdefault(turns[entry[1]], entry)
-        turn = min(firsts, key=lambda turn: (fairness.phase(turn), *firsts[turn][0][2:]))
-        best = firsts[turn][2]
+            firsts.setdefault(queues[entry[1]], entry)
+        queue = min(firsts, key=lambda queue: (fairness.phase(queue), *firsts[queue][0][2:]))
+        best = firsts[queue][2]
         if not rule.by_sweep:
             assert got is best
             return
@@ -231,7 +231,7 @@ class Promises:
         """The node with KV from which it may start now, or None."""
         node = seq.hook if seq.is_offered else None
         while node is not None and node.is_ghost:
-            node = None if node in self._line._turns.order._claims else node.parent
+            node = None if node in self._line._queues.order._claims else node.parent
         return node
 
 

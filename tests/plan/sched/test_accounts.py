@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmserve.core import CacheUse, Usage, cache_uses, total_usage
-from mmserve.sched.accounts import CacheAccount, WaitAccount, quantile
-from mmserve.sched.optimum import ServedRequest, optimal_hits
-from mmserve.sched.recent import RecentRequests, RecentShare
-from mmserve.sched.report import SchedReport
+from mmserve.sched.books.accounts import CacheAccount, WaitAccount, quantile
+from mmserve.sched.books.optimum import ServedRequest, optimal_hits
+from mmserve.sched.books.recent import RecentRequests, RecentShare
+from mmserve.sched.books.report import SchedReport
 
 KINDS = ("text", "image", "video")
 OUTCOMES = ("hit", "never_seen", "evicted", "namespace", "order", "boundary")

@@ -5,12 +5,12 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmserve.sched.accounts import Waits
-from mmserve.sched.chart import draw_steps
-from mmserve.sched.gantt import draw_gantt
-from mmserve.sched.lanes import Waiter
-from mmserve.sched.report import SchedReport
-from mmserve.sched.timeline import StepRecord
+from mmserve.sched.books.accounts import Waits
+from mmserve.sched.books.report import SchedReport
+from mmserve.sched.show.chart import draw_steps
+from mmserve.sched.show.gantt import draw_gantt
+from mmserve.sched.show.lanes import Waiter
+from mmserve.sched.show.timeline import StepRecord
 from mmserve.sched.updates import SchedCounts
 
 SVG = "{http://www.w3.org/2000/svg}"

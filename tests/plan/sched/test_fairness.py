@@ -136,7 +136,7 @@ def test_a_large_request_comes_in_though_small_ones_never_end(max_passes):
 
 @pytest.mark.parametrize("max_passes", [0, 2, 8])
 def test_a_large_picture_comes_in_though_small_ones_never_end(max_passes):
-    """One too large for the features beside others gets its turn; text passes it meanwhile."""
+    """One too large for the features beside others gets its queue; text passes it meanwhile."""
     driver = Driver(
         feature_cache_tokens=20, max_passes=max_passes, chunk_tokens=3, max_running=3
     )

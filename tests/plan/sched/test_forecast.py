@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmserve.sched.forecast import DEFAULT_TOKENS, GrowthForecast
+from mmserve.sched.pace.forecast import DEFAULT_TOKENS, GrowthForecast
 
 
 def taught(lengths, limit=10**9) -> GrowthForecast:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmserve.sched.optimum import ServedRequest, common_prefixes, optimal_hits
+from mmserve.sched.books.optimum import ServedRequest, common_prefixes, optimal_hits
 
 
 def request(keys, *, limit=None, namespace="", answer=()) -> ServedRequest:

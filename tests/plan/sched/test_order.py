@@ -12,10 +12,10 @@ from mmserve.core import LedgerBroken, SamplingParams, SchedConfig
 from mmserve.radix import Interner
 from mmserve.sched import SequenceSpec
 from mmserve.sched.admission import make_sequence
-from mmserve.sched.fairness import Fairness
-from mmserve.sched.line import WaitingLine
 from mmserve.sched.memory import KvMemory
-from mmserve.sched.rules import RULES
+from mmserve.sched.order.fairness import Fairness
+from mmserve.sched.order.line import WaitingLine
+from mmserve.sched.order.rules import RULES
 
 
 class Line:
@@ -252,7 +252,7 @@ def test_a_retracted_sequence_goes_before_its_clients_newcomers():
     assert line.next() == first
 
 
-def test_clients_take_turns_by_what_they_were_served():
+def test_clients_take_queues_by_what_they_were_served():
     """Who has used up a round's quantum rests until the others have."""
     line = Line(quantum_tokens=10)
     line.cache([1] * 10)
@@ -284,24 +284,24 @@ def test_the_heaps_do_not_grow_with_time():
             line.line.park(line.waiting[number])
             line.next()
             line.line.unpark(line.waiting[number])
-    turns = line.line._turns
-    sizes = [len(turn.places) for turn in turns._turns.values()]
-    sizes += [len(lane.front) + len(lane.resting) for lane in turns._lanes.values()]
-    for crowds in turns.order._crowds.values():
+    queues = line.line._queues
+    sizes = [len(queue.places) for queue in queues._queues.values()]
+    sizes += [len(lane.front) + len(lane.resting) for lane in queues._lanes.values()]
+    for crowds in queues.order._crowds.values():
         sizes += [len(crowd.own) + len(crowd.below) for crowd in crowds.values()]
     assert max(sizes) <= 2 * (64 + 4 * 4)
 
 
 def test_nothing_is_kept_of_those_who_left():
-    """With the last one all crowds, turns and places are gone."""
+    """With the last one all crowds, queues and places are gone."""
     line = Line()
     numbers = [line.add([n % 3] * 5, [n], client=str(n)) for n in range(20)]
     line.next()
     for number in numbers:
         line.remove(number)
     assert line.next() is None
-    assert not line.line._turns._turns
-    assert not line.line._turns.order._crowds
+    assert not line.line._queues._queues
+    assert not line.line._queues.order._crowds
     assert not line.memory.tree.num_ghosts
 
 
@@ -309,7 +309,7 @@ def test_verify_sees_a_sequence_that_was_lost():
     """An order that does not offer what may start is found."""
     line = Line()
     number = line.add([1, 2])
-    line.line._turns.order._crowds.clear()
+    line.line._queues.order._crowds.clear()
     with pytest.raises(LedgerBroken):
         line.line.verify()
     assert number in line.waiting
@@ -426,7 +426,7 @@ def test_the_next_is_the_best_of_all(policy, page_tokens, fairness, moves):
 
 
 def _best(line, rule, free):
-    """(key, sequence) of the one that goes first: the best of the first ones of turns."""
+    """(key, sequence) of the one that goes first: the best of the first ones of queues."""
     fairness, quantum = line.fairness, line.config.quantum_tokens
     if not free:
         return None
@@ -435,11 +435,11 @@ def _best(line, rule, free):
     line.line.next()
     firsts = {}
     for seq in sorted(free, key=lambda seq: rule.key(seq.order_rank, _place(seq))):
-        turn = fairness.turn_of(seq.spec.client)
-        if not fairness.is_on or levels[turn] < limit:
-            firsts.setdefault(turn, (rule.key(seq.order_rank, _place(seq)), seq))
-    turn = min(firsts, key=lambda turn: (fairness.phase(turn), *firsts[turn][0][2:]))
-    return firsts[turn]
+        queue = fairness.queue_of(seq.spec.client)
+        if not fairness.is_on or levels[queue] < limit:
+            firsts.setdefault(queue, (rule.key(seq.order_rank, _place(seq)), seq))
+    queue = min(firsts, key=lambda queue: (fairness.phase(queue), *firsts[queue][0][2:]))
+    return firsts[queue]
 
 
 def _place(sequence):

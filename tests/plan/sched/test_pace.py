@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmserve.sched.pace import UNLIMITED, StepBudget, StepPace
-from mmserve.sched.step_cost import LinearCost
+from mmserve.sched.pace.pace import UNLIMITED, StepBudget, StepPace
+from mmserve.sched.pace.step_cost import LinearCost
 
 ROWS = 4
 MOST = 2048

@@ -1,7 +1,7 @@
 """What is kept of the last steps, and lanes made of it."""
 
-from mmserve.sched.lanes import Waiter, lanes_of
-from mmserve.sched.timeline import StepRecord, StepRow, Timeline
+from mmserve.sched.show.lanes import Waiter, lanes_of
+from mmserve.sched.show.timeline import StepRecord, StepRow, Timeline
 
 
 def record(step, *rows, retracted=(), start_s=None) -> StepRecord:

@@ -1,4 +1,4 @@
-"""Who of a turn starts next, kept up to date as the tree changes.
+"""Who of a queue starts next, kept up to date as the tree changes.
 
     root -- [system prompt] --+-- [picture A] --+-- (question 1)   seq 7
              KV               |    KV           +-- (question 2)   seq 9
@@ -16,7 +16,7 @@ it computes the beginning of their prompts, and perhaps, with its answer, more.
 A ghost is *claimed* while a running sequence computes its beginning; what hangs below would
 compute the same tokens again, and is not offered until they are there.
 
-Cost: O(ghosts above) heap operations for each sequence that comes or goes, O(turns) for each
+Cost: O(ghosts above) heap operations for each sequence that comes or goes, O(queues) for each
 node that gets or loses KV, whatever the number of those that wait.
 """
 
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 
 from mmserve.core import LedgerBroken
 from mmserve.radix import Node
-from mmserve.sched.rules import Rank
+from mmserve.sched.order.rules import Rank
 from mmserve.sched.sequence import Sequence
 
 __all__ = ["PrefixOrder"]
@@ -36,7 +36,7 @@ _Entry = tuple[Rank, int, Sequence | Node]
 
 
 class _Crowd:
-    """What may start from one node in one turn: `own` hangs there, `below` are ghosts below.
+    """What may start from one node in one queue: `own` hangs there, `below` are ghosts below.
 
     `first` is the least rank of both.
     """
@@ -50,22 +50,22 @@ class _Crowd:
 
 
 class PrefixOrder:
-    """Crowds of all nodes, by turn. Watches the tree.
+    """Crowds of all nodes, by queue. Watches the tree.
 
     Args:
-        turn_of: turn of a client.
+        queue_of: queue of a client.
         on_place: hears of a place whose first member has changed, or is gone.
         by_rank: whether rank alone decides, wherever a sequence hangs.
     """
 
     def __init__(
         self,
-        turn_of: Callable[[str], str],
+        queue_of: Callable[[str], str],
         on_place: Callable[[str, Node], None],
         *,
         by_rank: bool = False,
     ) -> None:
-        self._turn_of = turn_of
+        self._queue_of = queue_of
         self._on_place = on_place
         self._by_rank = by_rank
         self._crowds: dict[Node, dict[str, _Crowd]] = {}
@@ -74,15 +74,15 @@ class PrefixOrder:
 
     # Questions
 
-    def first(self, node: Node, turn: str) -> Rank | None:
+    def first(self, node: Node, queue: str) -> Rank | None:
         """Rank of the first that may start from a place; None if there is none. Pure."""
-        crowd = None if node.is_ghost else self._crowd(node, turn)
+        crowd = None if node.is_ghost else self._crowd(node, queue)
         return None if crowd is None else crowd.first
 
-    def first_sequence(self, node: Node, turn: str) -> Sequence:
+    def first_sequence(self, node: Node, queue: str) -> Sequence:
         """Who that is. Pure."""
         while True:
-            crowd = self._crowd(node, turn)
+            crowd = self._crowd(node, queue)
             if crowd is None or crowd.first is None:
                 raise LedgerBroken("a place promises a sequence that is not there")
             source = self._choose(node, crowd)
@@ -96,15 +96,15 @@ class PrefixOrder:
         """A sequence that hangs in the tree may start. Changes: crowds."""
         node = _hook(sequence)
         sequence.is_offered = True
-        turn = self._turn_of(sequence.spec.client)
-        self._push(node, turn, sequence.order_rank, sequence)
-        self._refresh(node, turn)
+        queue = self._queue_of(sequence.spec.client)
+        self._push(node, queue, sequence.order_rank, sequence)
+        self._refresh(node, queue)
 
     def withdraw(self, sequence: Sequence) -> None:
         """It may not, or has started. Changes: crowds."""
         if sequence.is_offered:
             sequence.is_offered = False
-            self._refresh(_hook(sequence), self._turn_of(sequence.spec.client))
+            self._refresh(_hook(sequence), self._queue_of(sequence.spec.client))
 
     # Claims
 
@@ -138,15 +138,15 @@ class PrefixOrder:
         for claimer in self._claims.pop(node, ()):
             claimer.claimed = None
         self._refresh_above(node)
-        for turn, crowd in tuple(self._crowds.get(node, {}).items()):
+        for queue, crowd in tuple(self._crowds.get(node, {}).items()):
             if crowd.first is not None:
-                self._on_place(turn, node)
+                self._on_place(queue, node)
 
     def emptied(self, node: Node) -> None:
         """A node lost its KV: its crowd stands in its parent's. Changes: crowds."""
         self._offer_above(node)
-        for turn in tuple(self._crowds.get(node, {})):
-            self._on_place(turn, node)
+        for queue in tuple(self._crowds.get(node, {})):
+            self._on_place(queue, node)
 
     def was_split(self, upper: Node, lower: Node) -> None:
         """A node was cut in two. Changes: the upper half has the lower in its crowd."""
@@ -157,10 +157,10 @@ class PrefixOrder:
             self._claims[upper] = claimers
             for claimer in claimers:
                 claimer.claimed = upper
-        for turn, crowd in tuple(self._crowds.get(lower, {}).items()):
+        for queue, crowd in tuple(self._crowds.get(lower, {}).items()):
             if crowd.first is not None:
-                self._push(upper, turn, crowd.first, lower)
-                self._refresh(upper, turn)
+                self._push(upper, queue, crowd.first, lower)
+                self._refresh(upper, queue)
 
     def was_joined(self, upper: Node, lower: Node) -> None:
         """A node went up into the one below it. Changes: the lower one takes its place."""
@@ -181,19 +181,19 @@ class PrefixOrder:
         """Raise LedgerBroken unless crowds hold just what is offered, and not claimed. Pure."""
         want: dict[tuple[Node, str], Rank] = {}
         for sequence in offered:
-            turn = self._turn_of(sequence.spec.client)
+            queue = self._queue_of(sequence.spec.client)
             node: Node | None = _hook(sequence)
             while node is not None:
-                held = want.get((node, turn))
+                held = want.get((node, queue))
                 rank = sequence.order_rank
-                want[node, turn] = rank if held is None else min(held, rank)
+                want[node, queue] = rank if held is None else min(held, rank)
                 if not node.is_ghost or node in self._claims:
                     break
                 node = node.parent
         got = {
-            (node, turn): crowd.first
+            (node, queue): crowd.first
             for node, crowds in self._crowds.items()
-            for turn, crowd in crowds.items()
+            for queue, crowd in crowds.items()
             if crowd.first is not None
         }
         if want != got:
@@ -210,52 +210,52 @@ class PrefixOrder:
             return own[2]
         return min(own, below)[2]
 
-    def _crowd(self, node: Node, turn: str) -> _Crowd | None:
-        return self._crowds.get(node, {}).get(turn)
+    def _crowd(self, node: Node, queue: str) -> _Crowd | None:
+        return self._crowds.get(node, {}).get(queue)
 
-    def _push(self, node: Node, turn: str, rank: Rank, source: Sequence | Node) -> None:
-        crowd = self._crowds.setdefault(node, {}).setdefault(turn, _Crowd())
+    def _push(self, node: Node, queue: str, rank: Rank, source: Sequence | Node) -> None:
+        crowd = self._crowds.setdefault(node, {}).setdefault(queue, _Crowd())
         self._serial += 1
         entries = crowd.own if isinstance(source, Sequence) else crowd.below
         heapq.heappush(entries, (rank, self._serial, source))
         if len(entries) > 64 + 4 * sum(node.guests.values()):
-            true = {id(e[2]): e for e in entries if self._rank_now(node, turn, e[2]) == e[0]}
+            true = {id(e[2]): e for e in entries if self._rank_now(node, queue, e[2]) == e[0]}
             entries[:] = sorted(true.values())
 
-    def _refresh(self, node: Node, turn: str) -> None:
+    def _refresh(self, node: Node, queue: str) -> None:
         """Set right who is first at a node, and all above it that this concerns."""
         while True:
-            crowd = self._crowd(node, turn)
+            crowd = self._crowd(node, queue)
             if crowd is None:
                 return
-            before, first = crowd.first, self._true_first(node, turn, crowd)
+            before, first = crowd.first, self._true_first(node, queue, crowd)
             if first == before:
                 return
             crowd.first = first
             if not node.is_ghost:
-                self._on_place(turn, node)
+                self._on_place(queue, node)
                 return
             parent = node.parent
             if node in self._claims or parent is None:
                 return
             if first is not None and (before is None or first < before):
-                self._push(parent, turn, first, node)
+                self._push(parent, queue, first, node)
             node = parent
 
-    def _true_first(self, node: Node, turn: str, crowd: _Crowd) -> Rank | None:
+    def _true_first(self, node: Node, queue: str, crowd: _Crowd) -> Rank | None:
         """The least rank that holds. Changes: entries that do not hold any more are gone."""
         ranks = [
             entries[0][0]
             for entries in (crowd.own, crowd.below)
-            if self._set_right(node, turn, entries)
+            if self._set_right(node, queue, entries)
         ]
         return min(ranks, default=None)
 
-    def _set_right(self, node: Node, turn: str, entries: list[_Entry]) -> bool:
+    def _set_right(self, node: Node, queue: str, entries: list[_Entry]) -> bool:
         """Whether any entry holds. Changes: if so, the top one does."""
         while entries:
             rank, serial, source = entries[0]
-            now = self._rank_now(node, turn, source)
+            now = self._rank_now(node, queue, source)
             if now == rank:
                 return True
             if now is None:
@@ -264,12 +264,12 @@ class PrefixOrder:
                 heapq.heapreplace(entries, (now, serial, source))
         return False
 
-    def _rank_now(self, node: Node, turn: str, source: Sequence | Node) -> Rank | None:
+    def _rank_now(self, node: Node, queue: str, source: Sequence | Node) -> Rank | None:
         if isinstance(source, Sequence):
             return source.order_rank if source.is_offered and source.hook is node else None
         if source.parent is not node or not source.is_ghost or source in self._claims:
             return None
-        crowd = self._crowd(source, turn)
+        crowd = self._crowd(source, queue)
         return None if crowd is None else crowd.first
 
     def _offer_above(self, node: Node) -> None:
@@ -277,15 +277,15 @@ class PrefixOrder:
         parent = node.parent
         if parent is None or node in self._claims:
             return
-        for turn, crowd in tuple(self._crowds.get(node, {}).items()):
+        for queue, crowd in tuple(self._crowds.get(node, {}).items()):
             if crowd.first is not None:
-                self._push(parent, turn, crowd.first, node)
-                self._refresh(parent, turn)
+                self._push(parent, queue, crowd.first, node)
+                self._refresh(parent, queue)
 
     def _refresh_above(self, node: Node) -> None:
         if node.parent is not None:
-            for turn in tuple(self._crowds.get(node, {})):
-                self._refresh(node.parent, turn)
+            for queue in tuple(self._crowds.get(node, {})):
+                self._refresh(node.parent, queue)
 
 
 def _nothing() -> _Entry:

@@ -1,13 +1,16 @@
-"""Whose turn it is, and from which place in the tree it starts.
+"""Which queue goes first, and from which place in the tree.
 
-    lane    the clients of one class; classes strictly one before the other
-    turn    one client's waiting sequences (everybody's, without fairness), in sweeps
-    place   a node with KV from which sequences of a turn may start
+    lane     the clients of one class; classes strictly one before the other
+    queue    one client's waiting sequences (everybody's, without fairness), in sweeps
+    place    a node with KV from which sequences of a queue may start
 
 A *sweep* is one pass over those that wait, best place first. Newcomers join the sweep under way
 while it has room: for a few, or for a few times as many as it began with beyond a few. The
 others make up the next one. So a sequence starts before anything that came after its own
 sweep was full, and still a long line is served branch by branch.
+
+In a lane, queues with credit (see `fairness`) go by phase, then by place; a queue that many
+starts of others have passed goes before all.
 
 A request that goes on where another of the sweep ended belongs to a program that came before;
 eight times as many of these may join.
@@ -16,8 +19,8 @@ eight times as many of these may join.
     room for     8   8   64   736      more that join
 
 All heaps here are lazy: an entry whose key has changed is set right when it comes up; whatever
-makes a key better pushes a new entry. So does a change of a turn's best place, since the next
-one may look better beside other turns.
+makes a key better pushes a new entry. So does a change of a queue's best place, since the next
+one may look better beside other queues.
 """
 
 from __future__ import annotations
@@ -26,13 +29,16 @@ import heapq
 from typing import Any
 
 from mmserve.radix import Node
-from mmserve.sched.fairness import Fairness
-from mmserve.sched.order import PrefixOrder
-from mmserve.sched.rules import Key, OrderRule
+from mmserve.sched.order.crowds import PrefixOrder
+from mmserve.sched.order.fairness import Fairness
+from mmserve.sched.order.rules import Key, OrderRule
 from mmserve.sched.sequence import Sequence
 
-__all__ = ["Turns"]
+__all__ = ["Queues"]
 
+_PASSES = 8
+"""Starts of other queues, for each of them and for eight more, that may pass a queue that has
+credit; so a client's wait is bounded by a count too, and locality has a long rein."""
 _CONTINUED = 8
 """Turns of conversations under way that may join a sweep, for each newcomer that may."""
 
@@ -40,8 +46,8 @@ _CONTINUED = 8
 _FrontKey = tuple[int, Any, int]
 
 
-class _Turn:
-    """Places of one turn, and its sweep."""
+class _Queue:
+    """Places of one queue, and its sweep."""
 
     __slots__ = (
         "has_begun",
@@ -50,12 +56,15 @@ class _Turn:
         "num_room",
         "num_waiting",
         "places",
+        "since",
         "sweep",
     )
 
     def __init__(self) -> None:
         self.places: list[tuple[Key, int, Node]] = []
         self.num_waiting = 0
+        self.since = 0
+        """Starts of all queues before it had something to start, or last started one."""
         self.sweep = 0
         self.has_begun = False
         self.num_continued = 0
@@ -64,19 +73,21 @@ class _Turn:
 
 
 class _Lane:
-    """Turns of one class: those in front by phase, place and arrival, the others by service.
+    """Queues of one class: those in front by phase, place and arrival, the others by service.
 
-    Sweeps and priorities of different turns are not compared.
+    Sweeps and priorities of different queues are not compared.
     """
 
-    __slots__ = ("front", "resting")
+    __slots__ = ("front", "passed", "resting")
 
     def __init__(self) -> None:
         self.front: list[tuple[_FrontKey, int, str]] = []
         self.resting: list[tuple[float, int, str]] = []
+        self.passed: list[tuple[int, int, str]] = []
+        """Those in front, by when they last started a sequence."""
 
 
-class Turns:
+class Queues:
     """Picks the next sequence: class, then credit, then key.
 
     Args:
@@ -88,43 +99,52 @@ class Turns:
         self._rule = rule
         self._fairness = fairness
         self._num_joiners = num_joiners
-        self._turns: dict[str, _Turn] = {}
+        self._queues: dict[str, _Queue] = {}
         self._lanes: dict[int, _Lane] = {}
         self._serial = 0
+        self._num_starts = 0
         self._last_sweep = 0
-        """Highest number of a sweep of any turn, so that a new turn's are all new."""
-        self.order = PrefixOrder(fairness.turn_of, self._note_place, by_rank=not rule.by_sweep)
+        """Highest number of a sweep of any queue, so that a new queue's are all new."""
+        self.order = PrefixOrder(fairness.queue_of, self._note_place, by_rank=not rule.by_sweep)
 
     # Sequences
 
     def enter(self, sequence: Sequence, goes_on: tuple[str, int] | None) -> None:
-        """A newcomer is given its sweep. Changes: the turn's sweep.
+        """A newcomer is given its sweep. Changes: the queue's sweep.
 
         `goes_on` is the mark of the sequence whose prompt and answer it goes on from, if any.
         """
-        turn = self._turn_to_enter(sequence)
-        sequence.sweep = turn.sweep
-        if not turn.has_begun or not self._fairness.is_on:
+        queue = self._queue_to_enter(sequence)
+        sequence.sweep = queue.sweep
+        if not queue.has_begun or not self._fairness.is_on:
             return
-        goes_on_now = goes_on == (sequence.spec.client, turn.sweep)
-        if goes_on_now and turn.num_continued < _CONTINUED * turn.num_room:
-            turn.num_continued += 1
+        goes_on_now = goes_on == (sequence.spec.client, queue.sweep)
+        if goes_on_now and queue.num_continued < _CONTINUED * queue.num_room:
+            queue.num_continued += 1
             return
-        turn.num_joined += 1
-        sequence.sweep += turn.num_joined > turn.num_room
+        queue.num_joined += 1
+        sequence.sweep += queue.num_joined > queue.num_room
 
     def enter_again(self, sequence: Sequence) -> None:
-        """A retracted sequence goes before all sweeps. Changes: the turn."""
-        self._turn_to_enter(sequence)
+        """A retracted sequence goes before all sweeps. Changes: the queue."""
+        self._queue_to_enter(sequence)
         sequence.sweep = -1
 
     def leave(self, sequence: Sequence) -> None:
-        """A sequence waits no more. Changes: the turn; an empty one is forgotten."""
-        name = self._turn_of(sequence)
-        turn = self._turns[name]
-        turn.num_waiting -= 1
-        if not turn.num_waiting:
-            del self._turns[name]
+        """A sequence waits no more. Changes: the queue; an empty one is forgotten."""
+        name = self._queue_of(sequence)
+        queue = self._queues[name]
+        queue.num_waiting -= 1
+        if not queue.num_waiting:
+            del self._queues[name]
+
+    def start(self, sequence: Sequence) -> None:
+        """A sequence begins to run. Changes: who has been passed how often."""
+        self._num_starts += 1
+        name = self._queue_of(sequence)
+        self._fairness.start(name)
+        if name in self._queues:
+            self._queues[name].since = self._num_starts
 
     # The next one
 
@@ -137,77 +157,83 @@ class Turns:
             self._weigh_again()
         for client_class in sorted(self._lanes, reverse=True):
             lane = self._lanes[client_class]
-            name = self._front_turn(lane)
+            name = self._front_queue(lane)
             if name is None and self._has_resting(lane):
                 if not may_advance:
                     return None
                 self._advance(lane)
-                name = self._front_turn(lane)
+                name = self._front_queue(lane)
             if name is not None:
-                turn = self._turns[name]
-                self._begin_sweep(turn, turn.places[0][0][1])
-                return self.order.first_sequence(turn.places[0][2], name)
+                queue = self._queues[name]
+                self._begin_sweep(queue, queue.places[0][0][1])
+                return self.order.first_sequence(queue.places[0][2], name)
             if not lane.resting:
                 del self._lanes[client_class]
         return None
 
     # Inside
 
-    def _turn_to_enter(self, sequence: Sequence) -> _Turn:
-        """Its turn, in which one more waits; an empty one begins a new sweep."""
-        turn = self._turns.setdefault(self._turn_of(sequence), _Turn())
-        if not turn.num_waiting:
-            turn.sweep, turn.has_begun = self._last_sweep + 1, False
-        self._last_sweep = max(self._last_sweep, turn.sweep + 1)
-        turn.num_waiting += 1
-        return turn
+    def _queue_to_enter(self, sequence: Sequence) -> _Queue:
+        """Its queue, in which one more waits; an empty one begins a new sweep."""
+        queue = self._queues.setdefault(self._queue_of(sequence), _Queue())
+        if not queue.num_waiting:
+            queue.sweep, queue.has_begun = self._last_sweep + 1, False
+        self._last_sweep = max(self._last_sweep, queue.sweep + 1)
+        queue.num_waiting += 1
+        return queue
 
-    def _turn_of(self, sequence: Sequence) -> str:
-        return self._fairness.turn_of(sequence.spec.client)
+    def _queue_of(self, sequence: Sequence) -> str:
+        return self._fairness.queue_of(sequence.spec.client)
 
-    def _begin_sweep(self, turn: _Turn, sweep: int) -> None:
-        if sweep > turn.sweep or (sweep == turn.sweep and not turn.has_begun):
-            turn.sweep, turn.has_begun = sweep, True
-            turn.num_joined = turn.num_continued = 0
+    def _begin_sweep(self, queue: _Queue, sweep: int) -> None:
+        if sweep > queue.sweep or (sweep == queue.sweep and not queue.has_begun):
+            queue.sweep, queue.has_begun = sweep, True
+            queue.num_joined = queue.num_continued = 0
             few = self._num_joiners
-            turn.num_room = max(few, few * (turn.num_waiting - few))
+            queue.num_room = max(few, few * (queue.num_waiting - few))
 
     def _note_place(self, name: str, node: Node) -> None:
         """A place's first member has changed. What stands in front may look better then."""
-        turn = self._turns.get(name)
-        if turn is None:
+        queue = self._queues.get(name)
+        if queue is None:
             return
+        places, first = queue.places, self.order.first(node, name)
+        was_best = bool(places) and places[0][2] is node
         if self._key_of(name) is None:
             self._fairness.lift(name)
-        places, first = turn.places, self.order.first(node, name)
-        is_best = not places or places[0][2] is node
+            queue.since = self._num_starts
+        is_best = was_best or not places
         if first is not None:
             key = self._rule.key(first, node)
             is_best = is_best or key < places[0][0]
-            self._push(places, key, node, turn.num_waiting)
+            self._push(places, key, node, queue.num_waiting)
         if is_best and (best := self._key_of(name)) is not None:
-            self._note_turn(name, best)
+            self._note_queue(name, best)
 
     def _weigh_again(self) -> None:
         """Give every place its key of now. Changes: the heaps. Cost: O(places)."""
-        for name, turn in self._turns.items():
-            nodes = dict.fromkeys(node for _, _, node in turn.places)
-            turn.places.clear()
+        for name, queue in self._queues.items():
+            nodes = dict.fromkeys(node for _, _, node in queue.places)
+            queue.places.clear()
             for node in nodes:
                 first = self.order.first(node, name)
                 if first is not None:
                     key = self._rule.key(first, node)
-                    self._push(turn.places, key, node, turn.num_waiting)
-            if turn.places:
-                self._note_turn(name, turn.places[0][0])
+                    self._push(queue.places, key, node, queue.num_waiting)
+            if queue.places:
+                self._note_queue(name, queue.places[0][0])
 
-    def _note_turn(self, name: str, key: Key) -> None:
+    def _note_queue(self, name: str, key: Key) -> None:
         client_class = self._fairness.class_of(name)
         lane = self._lanes.setdefault(client_class, _Lane())
         if self._fairness.may_start(name):
-            self._push(lane.front, self._front_key(name, key), name, len(self._turns))
+            self._push_front(lane, name, key)
         else:
-            self._push(lane.resting, self._fairness.level(name), name, len(self._turns))
+            self._push(lane.resting, self._fairness.level(name), name, len(self._queues))
+
+    def _push_front(self, lane: _Lane, name: str, key: Key) -> None:
+        self._push(lane.front, self._front_key(name, key), name, len(self._queues))
+        self._push(lane.passed, self._queues[name].since, name, len(self._queues))
 
     def _front_key(self, name: str, key: Key) -> _FrontKey:
         return (self._fairness.phase(name), *key[2:])
@@ -223,11 +249,11 @@ class Turns:
             heap[:] = best.values()
 
     def _key_of(self, name: str) -> Key | None:
-        """Key of a turn's best place. Changes: entries of places that are none are gone."""
-        turn = self._turns.get(name)
-        if turn is None:
+        """Key of a queue's best place. Changes: entries of places that are none are gone."""
+        queue = self._queues.get(name)
+        if queue is None:
             return None
-        places = turn.places
+        places = queue.places
         while places:
             key, serial, node = places[0]
             first = self.order.first(node, name)
@@ -240,8 +266,11 @@ class Turns:
                 heapq.heapreplace(places, (now, serial, node))
         return None
 
-    def _front_turn(self, lane: _Lane) -> str | None:
-        """The turn whose place goes first, of those with credit."""
+    def _front_queue(self, lane: _Lane) -> str | None:
+        """The queue that goes first, of those with credit: passed too often, or best place."""
+        name = self._passed_queue(lane)
+        if name is not None:
+            return name
         front = lane.front
         while front:
             key, serial, name = front[0]
@@ -251,11 +280,25 @@ class Turns:
                 heapq.heappop(front)
             elif not self._fairness.may_start(name):
                 heapq.heappop(front)
-                self._push(lane.resting, self._fairness.level(name), name, len(self._turns))
+                self._push(lane.resting, self._fairness.level(name), name, len(self._queues))
             elif now == key:
                 return name
             else:
                 heapq.heapreplace(front, (now, serial, name))
+        return None
+
+    def _passed_queue(self, lane: _Lane) -> str | None:
+        """A queue with credit that so many starts of others have passed that it goes first."""
+        passed = lane.passed
+        most = _PASSES * (_PASSES + len(self._queues))
+        while passed:
+            since, serial, name = passed[0]
+            if self._key_of(name) is None or not self._fairness.may_start(name):
+                heapq.heappop(passed)
+            elif self._queues[name].since != since:
+                heapq.heapreplace(passed, (self._queues[name].since, serial, name))
+            else:
+                return name if self._num_starts - since >= most else None
         return None
 
     def _has_resting(self, lane: _Lane) -> bool:
@@ -267,7 +310,7 @@ class Turns:
         return False
 
     def _advance(self, lane: _Lane) -> None:
-        """Give the class credit until the turn served least has some, and its equals."""
+        """Give the class credit until the queue served least has some, and its equals."""
         resting, has_gone_on = lane.resting, False
         while resting:
             level, serial, name = resting[0]
@@ -278,7 +321,7 @@ class Turns:
                 heapq.heapreplace(resting, (now, serial, name))
             elif self._fairness.may_start(name):
                 heapq.heappop(resting)
-                self._push(lane.front, self._front_key(name, key), name, len(self._turns))
+                self._push_front(lane, name, key)
             elif has_gone_on:
                 return
             else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mmserve.sched.accounts import Waits
-from mmserve.sched.recent import RecentShare
+from mmserve.sched.books.accounts import Waits
+from mmserve.sched.books.recent import RecentShare
 
 __all__ = ["SchedReport"]
 

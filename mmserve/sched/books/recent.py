@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mmserve.sched.optimum import ServedRequest, common_prefixes, optimal_hits
+from mmserve.sched.books.optimum import ServedRequest, common_prefixes, optimal_hits
 
 __all__ = ["RecentRequests", "RecentShare"]
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mmserve.sched.step_cost import LinearCost
+from mmserve.sched.pace.step_cost import LinearCost
 
 __all__ = ["LONE_TOKENS", "UNLIMITED", "StepBudget", "StepPace"]
 

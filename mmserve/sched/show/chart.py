@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from mmserve.radix.svg import cut
-from mmserve.sched.lanes import Lane, Waiter, lanes_of
-from mmserve.sched.report import SchedReport
-from mmserve.sched.timeline import StepRecord
+from mmserve.sched.books.report import SchedReport
+from mmserve.sched.show.lanes import Lane, Waiter, lanes_of
+from mmserve.sched.show.timeline import StepRecord
 from mmserve.sched.updates import SchedCounts
 
 __all__ = ["draw_steps", "headline"]

@@ -1,4 +1,4 @@
-"""What clients have been served, and whose turn it is.
+"""What clients have been served, and who may start sequences.
 
     round r, quantum Q:  a client may start sequences while  served / weight < r * Q
     the round goes on    when nobody who may start has anything to start
@@ -25,16 +25,18 @@ from mmserve.core import SchedConfig
 __all__ = ["Fairness"]
 
 _FIRST_SHARE = 0.25
-"""Share of a quantum for which a turn that came in goes before the others."""
+"""Share of a quantum for which a queue that came in goes before the others."""
+_FIRST_STARTS = 8
+"""Sequences after whose start it does so no more, however little they cost."""
 _NUM_NEW = 8
-"""Turns that may come into a round, however few clients there are; else as many as those."""
+"""Queues that may come into a round, however few clients there are; else as many as those."""
 _MAX_IDLE = 4096
 """Clients without work that are remembered."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """A round of a class: turns that came in during it, and how many of them get credit."""
+    """A round of a class: queues that came in during it, and how many of them get credit."""
 
     number: int = 1
     num_room: int = _NUM_NEW
@@ -44,7 +46,7 @@ class _Round:
 class Fairness:
     """Service of every client, and the round of every class of clients.
 
-    What decides a turn is service counted from where a client came in, see `lift`; what it
+    What decides a queue is service counted from where a client came in, see `lift`; what it
     was charged is kept beside that.
     """
 
@@ -57,42 +59,44 @@ class Fairness:
         self._charged: dict[str, float] = {}
         self._num_live: dict[str, int] = {}
         self._rounds: dict[int, _Round] = {}
+        self._num_started: dict[str, int] = {}
         self._came_in: dict[str, int] = {}
-        """Round in which a turn last lost credit, having been away."""
+        """Round in which a queue last lost credit, having been away."""
 
     # Questions
 
-    def turn_of(self, client: str) -> str:
-        """Whose turn a client's sequences wait for: its own, or everybody's. Pure."""
+    def queue_of(self, client: str) -> str:
+        """The queue a client's sequences wait in: its own, or everybody's. Pure."""
         return client if self.is_on else ""
 
     def class_of(self, client: str) -> int:
         """Higher classes go first. Pure."""
         return self._classes.get(client, 0)
 
-    def level(self, turn: str) -> float:
+    def level(self, queue: str) -> float:
         """Service by weight. Pure."""
-        return self._served.get(turn, 0.0) / self._weight(turn)
+        return self._served.get(queue, 0.0) / self._weight(queue)
 
-    def may_start(self, turn: str) -> bool:
-        """Whether a turn has credit left in the round of its class. Pure."""
-        return not self.is_on or self.level(turn) < self._limit(self.class_of(turn))
+    def may_start(self, queue: str) -> bool:
+        """Whether a queue has credit left in the round of its class. Pure."""
+        return not self.is_on or self.level(queue) < self._limit(self.class_of(queue))
 
-    def phase(self, turn: str) -> int:
-        """0 for a turn that came in during this round and has had little, else 1. Pure.
+    def phase(self, queue: str) -> int:
+        """0 for a queue that came in during this round and has had little, else 1. Pure.
 
         Phase 0 goes first: a client that asks now and then hardly waits.
         Source: The FlowQueue-CoDel packet scheduler (RFC 8290), section 4.2, where new flows go
         first for a quantum; ours is new only if it has not used its share of the last round.
         """
-        client_class = self.class_of(turn)
-        if self._came_in.get(turn) != self._round(client_class):
+        client_class = self.class_of(queue)
+        if self._came_in.get(queue) != self._round(client_class):
             return 1
-        had = self.level(turn) - self._limit(client_class) + self._quantum
-        return int(had >= _FIRST_SHARE * self._quantum)
+        had = self.level(queue) - self._limit(client_class) + self._quantum
+        is_many = self._num_started.get(queue, 0) >= _FIRST_STARTS
+        return int(is_many or had >= _FIRST_SHARE * self._quantum)
 
     def served(self) -> dict[str, float]:
-        """Service that decides turns, by client, in prefill tokens. A copy. Pure."""
+        """Service that decides queues, by client, in prefill tokens. A copy. Pure."""
         return self._served.copy()
 
     def charged(self) -> dict[str, float]:
@@ -101,6 +105,10 @@ class Fairness:
 
     # Changes
 
+    def start(self, queue: str) -> None:
+        """A sequence of a queue begins to run. Changes: how many did since it came in."""
+        self._num_started[queue] = self._num_started.get(queue, 0) + 1
+
     def arrive(self, client: str) -> None:
         """A sequence of a client has come. Changes: how many it has."""
         num_live = self._num_live.get(client, 0)
@@ -108,17 +116,17 @@ class Fairness:
         if not num_live:
             self._served[client] = self._served.pop(client, 0.0)
 
-    def lift(self, turn: str) -> None:
-        """A turn without anything to start has got something. Changes: old credit is lost.
+    def lift(self, queue: str) -> None:
+        """A queue without anything to start has got something. Changes: old credit is lost.
 
         It has the credit of this round, or, if many have come in during it, none until the
         next: else whoever has waited since the round began might wait for ever.
         """
         if not self.is_on:
             return
-        client_class = self.class_of(turn)
+        client_class = self.class_of(queue)
         round_ = self._rounds.setdefault(client_class, _Round())
-        is_known = turn in self._came_in and self.level(turn) >= self._quantum * (
+        is_known = queue in self._came_in and self.level(queue) >= self._quantum * (
             round_.number - 1
         )
         if is_known:
@@ -126,8 +134,9 @@ class Fairness:
         has_room = round_.num_new < round_.num_room
         round_.num_new += 1
         least = (round_.number - (1 if has_room else 0)) * self._quantum
-        self._served[turn] = max(self._served.get(turn, 0.0), least * self._weight(turn))
-        self._came_in[turn] = round_.number if has_room else 0
+        self._served[queue] = max(self._served.get(queue, 0.0), least * self._weight(queue))
+        self._came_in[queue] = round_.number if has_room else 0
+        self._num_started[queue] = 0
 
     def leave(self, client: str) -> None:
         """A sequence of a client has ended. Changes: idle clients may be forgotten."""
@@ -148,10 +157,10 @@ class Fairness:
         for client, count in shares.items():
             self.charge(client, each * count)
 
-    def advance(self, turn: str) -> None:
-        """Go on to the first round in which a turn has credit. Changes: its class's round."""
-        number = int(self.level(turn) // self._quantum) + 1
-        client_class = self.class_of(turn)
+    def advance(self, queue: str) -> None:
+        """Go on to the first round in which a queue has credit. Changes: its class's round."""
+        number = int(self.level(queue) // self._quantum) + 1
+        client_class = self.class_of(queue)
         if number > self._round(client_class):
             num_room = max(_NUM_NEW, len(self._num_live))
             self._rounds[client_class] = _Round(number, num_room)
@@ -174,3 +183,4 @@ class Fairness:
                 del self._served[client]
                 self._charged.pop(client, None)
                 self._came_in.pop(client, None)
+                self._num_started.pop(client, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mmserve.sched.timeline import StepRecord, StepRow
+from mmserve.sched.show.timeline import StepRecord, StepRow
 
 __all__ = ["Lane", "Waiter", "lanes_of"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mmserve.sched.timeline import StepRecord
+from mmserve.sched.show.timeline import StepRecord
 
 __all__ = ["Axis", "time_words"]
 

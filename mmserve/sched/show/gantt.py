@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from mmserve.radix.svg import INK, PALE, WIDTH, Canvas, Paint, cut, fitted
-from mmserve.sched.axis import Axis, time_words
-from mmserve.sched.chart import headline
-from mmserve.sched.lanes import Lane, Waiter, lanes_of
-from mmserve.sched.timeline import StepRecord, StepRow
+from mmserve.sched.show.axis import Axis, time_words
+from mmserve.sched.show.chart import headline
+from mmserve.sched.show.lanes import Lane, Waiter, lanes_of
+from mmserve.sched.show.timeline import StepRecord, StepRow
 from mmserve.sched.updates import SchedCounts
 
 __all__ = ["draw_gantt"]

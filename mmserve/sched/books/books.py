@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from mmserve.sched.accounts import CacheAccount, WaitAccount
-from mmserve.sched.optimum import ServedRequest
-from mmserve.sched.recent import RecentRequests
-from mmserve.sched.report import SchedReport
+from mmserve.sched.books.accounts import CacheAccount, WaitAccount
+from mmserve.sched.books.optimum import ServedRequest
+from mmserve.sched.books.recent import RecentRequests
+from mmserve.sched.books.report import SchedReport
 from mmserve.sched.sequence import Sequence
 
 __all__ = ["Books"]
