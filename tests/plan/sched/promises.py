@@ -16,6 +16,8 @@ __all__ = ["Ledger", "Promises", "charges", "check_budgets"]
 
 SWEPT = ("longest-prefix", "dfs-weight", "shortest-prefill")
 _CLOSE = 1e-6
+_PASSES = 8
+"""Starts of others that a queue may be passed by, for each of them and for eight more."""
 
 
 def check_budgets(plan: ForwardPlan, config: SchedConfig, specs, num_patches) -> None:
@@ -219,6 +221,10 @@ class Promises:
         for entry in sorted(keys):
             firsts.setdefault(queues[entry[1]], entry)
         queue = min(firsts, key=lambda queue: (fairness.phase(queue), *firsts[queue][0][2:]))
+        passed = self._most_passed(firsts)
+        if passed:
+            queue = fairness.queue_of(got.spec.client)
+            assert queue in passed
         best = firsts[queue][2]
         if not rule.by_sweep:
             assert got is best
@@ -226,6 +232,14 @@ class Promises:
         assert got.order_rank[:2] == best.order_rank[:2]
         assert self._place(got) is self._place(best)
         assert _is_above(got.hook, best.hook), f"{got.sequence_id}, not {best.sequence_id}"
+
+    def _most_passed(self, names) -> set[str]:
+        """Queues that others' starts have passed most often, if it was often enough."""
+        queues = self._line._queues
+        since = {name: queues._queues[name].since for name in names}
+        oldest = min(since.values())
+        is_passed = queues._num_starts - oldest >= _PASSES * (_PASSES + len(queues._queues))
+        return {name for name in names if is_passed and since[name] == oldest}
 
     def _place(self, seq):
         """The node with KV from which it may start now, or None."""

@@ -97,12 +97,9 @@ CALLERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_a_cold_request_is_not_starved(policy: str, callers: str) -> None:
     """O-SCH-03: it starts before twenty that came later, whoever they are.
 
-    The flow ends when it has started, in place of after 20 s. Between clients the bound is in
-    service, so a quantum of some requests takes the place of one of some hundred.
+    The flow ends when it has started, in place of after 20 s.
     """
-    quantum = 8192 if callers == "one client" else 256
-    sched = {"policy": policy, "quantum_tokens": quantum, "max_running": 2}
-    with site_of(**sched) as site:
+    with site_of(policy=policy, max_running=2) as site:
         assert num_passing(site, *CALLERS[callers], most=20) < 20
 
 
