@@ -215,7 +215,7 @@ class Machine:
         self._promises.before_plan()
         before = dict(sched._fairness.charged())
         plan = driver.plan()
-        self._promises.after_plan()
+        self._promises.after_plan(plan)
         if plan is None:
             return False
         self.counts["steps"] += 1

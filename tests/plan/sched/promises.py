@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -118,20 +118,25 @@ class Promises:
             if seq.is_offered
         ]
 
-    def after_plan(self) -> None:
+    def after_plan(self, plan: ForwardPlan | None) -> None:
         """Nobody free was passed too often, and no client fell behind.
 
         One that lacks pictures may wait for room for them while others start that lack none.
         """
         if self._config.fairness and self._config.policy in SWEPT:
-            self._check_sweeps()
+            self._check_sweeps(() if plan is None else plan.rows)
         if self._config.fairness:
             self._check_rounds()
 
-    def _check_sweeps(self) -> None:
+    def _check_sweeps(self, rows) -> None:
         waiting = {seq.sequence_id: seq for seq in self._line}
         running = self._sched._roster.running
-        started = [look for look in self._looks if look.number in running]
+        starts = {row.sequence_id: row.start for row in rows}
+        started = [
+            replace(look, is_blind=not seq.spans_in(starts[look.number], seq.num_prompt))
+            for look in self._looks
+            if (seq := running.get(look.number)) is not None
+        ]
         for look in self._looks if started else ():
             seq = waiting.get(look.number)
             if seq is None or not seq.is_offered:

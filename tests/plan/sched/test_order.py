@@ -274,6 +274,21 @@ def test_keys_of_clients_at_the_front_are_compared():
     assert [line.start(), line.start()] == [warm, cold]
 
 
+def test_a_client_moves_up_when_what_kept_it_back_goes():
+    """Its best place may look better beside others' once one of higher priority is away."""
+    line = Line(quantum_tokens=100)
+    line.cache([1] * 20)
+    line.cache([2] * 10)
+    urgent = line.add([9] * 5, client="a", priority=1)
+    warm = line.add([1] * 20, [3], client="a")
+    other = line.add([2] * 10, [3], client="b")
+    assert line.next() == other
+    line.line.park(line.waiting[urgent])
+    assert line.next() == warm
+    line.line.unpark(line.waiting[urgent])
+    assert line.next() == other
+
+
 def test_the_heaps_do_not_grow_with_time():
     """Offering and withdrawing again and again costs no memory."""
     line = Line()
