@@ -31,10 +31,12 @@ def take_results(
     roster.desk.encoded(plan.encode)
     roster.totals.encoded_items += len(plan.encode)
     encoded = {item.digest for item in plan.encode}
-    updates: list[SequenceUpdate | None] = []
-    for planned, result in pairs:
-        if result.error is not None:
-            updates.append(_fail_row(roster, planned, _our_error(result.error, plan.step)))
+    failed = [
+        (planned, _our_error(result.error, plan.step))
+        for planned, result in pairs
+        if result.error is not None
+    ]
+    updates = _fail_rows(roster, failed)
     for planned, result in pairs:
         if result.error is None:
             _note_work(roster, planned, sampled, encoded)
@@ -49,15 +51,8 @@ def take_failure(
 
     Changes: undoes what planning put into tree, pool and ledgers, last row first.
     """
-    finish = Finish("error", error=_our_error(error, plan.step))
-    undone = [
-        (planned.pending, roster.memory.undo(planned.sequence, planned.pending))
-        for planned in reversed(rows)
-    ]
-    updates = [roster.end_landed(planned.sequence, finish) for planned in rows]
-    for pending, above in undone:
-        if pending is not None and above is not None:
-            roster.memory.discard(pending, above)
+    ours = _our_error(error, plan.step)
+    updates = _fail_rows(roster, [(planned, ours) for planned in rows])
     roster.desk.not_encoded(plan.encode, plan.drop)
     return tuple(update for update in updates if update is not None)
 
@@ -102,14 +97,25 @@ def _take_token(roster: Roster, sequence: Sequence, result: SampledRow) -> Finis
         return Finish("error", error=error)
 
 
-def _fail_row(
-    roster: Roster, planned: PlannedRow, error: MmserveError
-) -> SequenceUpdate | None:
-    above = roster.memory.undo(planned.sequence, planned.pending)
-    update = roster.end_landed(planned.sequence, Finish("error", error=error))
-    if planned.pending is not None and above is not None:
-        roster.memory.discard(planned.pending, above)
-    return update
+def _fail_rows(
+    roster: Roster, failed: list[tuple[PlannedRow, MmserveError]]
+) -> list[SequenceUpdate | None]:
+    """End sequences whose rows gave nothing: all are undone before any lets go of its slots.
+
+    So nobody's release keeps tokens that a failed row was to write.
+    """
+    undone = [
+        (planned.pending, roster.memory.undo(planned.sequence, planned.pending))
+        for planned, _ in reversed(failed)
+    ]
+    updates = [
+        roster.end_landed(planned.sequence, Finish("error", error=error))
+        for planned, error in failed
+    ]
+    for pending, above in undone:
+        if pending is not None and above is not None:
+            roster.memory.discard(pending, above)
+    return updates
 
 
 def _note_work(
