@@ -72,7 +72,7 @@ class SchedConfig:
         default=True, doc="give clients their shares of service before locality counts"
     )
     quantum_tokens: int = _setting(
-        16384, "service of one client, in prefill tokens, before another one's turn", low=1
+        16384, "service by weight that a round adds for each client, in prefill tokens", low=1
     )
     client_weights: tuple[tuple[str, float], ...] = _setting(
         (), "share of a client against 1 of the others, as name=weight"

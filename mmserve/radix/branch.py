@@ -123,7 +123,7 @@ def join(node: Node, page_tokens: int) -> Node | None:
         node.slots = np.concatenate((upper.slots, node.slots))
     node.stamp, node.hits = max(upper.stamp, node.stamp), max(upper.hits, node.hits)
     node.worth = max(upper.worth, node.worth)
-    node.is_again &= upper.is_again
+    node.is_again |= upper.is_again
     node.parent = upper.parent
     node.parent.children[label_of(node.keys, 0, page_tokens)] = node
     upper.parent = None

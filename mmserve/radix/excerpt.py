@@ -99,7 +99,8 @@ def name_of(namespace: str) -> str:
     """A word for a namespace: "default", or a digest, since salts are secrets. Pure."""
     if not namespace:
         return "default"
-    return f"salt:{hashlib.sha256(b'mmserve salt ' + namespace.encode()).hexdigest()[:12]}"
+    name = namespace.encode("utf-8", "backslashreplace")
+    return f"salt:{hashlib.sha256(b'mmserve salt ' + name).hexdigest()[:12]}"
 
 
 def num_waiting(node: Node) -> int:

@@ -26,7 +26,7 @@ class Node:
         hits: matches that took tokens of it.
         guests: sequences hung here or below, by client; num_own: those hung exactly here.
         num_resident: children that are not ghosts.
-        is_again: its tokens had KV before, were evicted, and have been computed again.
+        is_again: its tokens had KV and were evicted; if they have KV now, it is not the first.
         mark: what a sequence that ended exactly here left, see `RadixTree.mark`.
     """
 

@@ -354,6 +354,7 @@ class RadixTree:
                 cut = self._floor(start, ())  # a page may begin in the picture before
             if cut > 0:
                 self._split(node, cut)
+            node.is_again = True
             self._leaves.worth.note_evicted(node)
             self.num_evicted_tokens += node.num_tokens
             slots = self._empty(node)
@@ -433,7 +434,6 @@ class RadixTree:
             self.watcher.was_joined(upper, node)
 
     def _fill_ghost(self, node: Node, slots: NDArray[np.int64]) -> None:
-        node.is_again = node.is_remembered
         if node.is_remembered:
             self._history.forget(node)
         node.keys = node.keys.copy()  # a view would keep a whole prompt

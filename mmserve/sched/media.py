@@ -57,6 +57,8 @@ class MediaDesk:
         self._pixels: dict[bytes, _Pixels] = {}
         self._needers: dict[bytes, dict[int, str]] = {}
         """Ids of sequences that have a picture, with their clients."""
+        self._asked_by: dict[bytes, str] = {}
+        """Client for whom pixels were asked last."""
         self._shared: set[tuple[bytes, str]] = set()
         """Work on pictures somebody has that was charged to all who did."""
         self._ahead_tokens = min(2 * capacity_tokens, _AHEAD_TOKENS)
@@ -80,6 +82,7 @@ class MediaDesk:
             needers.pop(sequence.sequence_id, None)
             if not needers:
                 del self._needers[span.digest]
+                self._asked_by.pop(span.digest, None)
                 self._shared.difference_update(
                     ((span.digest, "decode"), (span.digest, "encode"))
                 )
@@ -92,15 +95,17 @@ class MediaDesk:
     def payers(self, digest: bytes, work: str, client: str | None = None) -> Counter[str]:
         """Whom work on a picture is charged to: how many shares each client has.
 
-        All who have the picture, the first time; then `client`, or who came first, so that
-        nobody who waits pays again and again. Nobody, if nobody has it. Changes: what has been
-        shared.
+        All who have the picture, the first time; then `client`, or who asked for the pixels, so
+        that nobody who waits pays again and again. Nobody, if nobody has it. Changes: what has
+        been shared.
         """
         clients = tuple(self._needers.get(digest, {}).values())
+        if not clients:
+            return Counter()
         if (digest, work) in self._shared:
-            return Counter((client if client is not None else clients[0],))
-        if clients:
-            self._shared.add((digest, work))
+            payer = self._asked_by.get(digest, clients[0]) if client is None else client
+            return Counter((payer,))
+        self._shared.add((digest, work))
         return Counter(clients)
 
     # Pixels
@@ -109,21 +114,25 @@ class MediaDesk:
         """Whether pixels were asked for and have not come. Pure."""
         return digest in self._asked
 
-    def ask(self, span: MediaSpan) -> None:
-        """Want pixels, unless they are at hand or asked for. Changes: what is wanted."""
+    def ask(self, span: MediaSpan, client: str) -> None:
+        """Want pixels for a client, unless they are at hand or asked for.
+
+        Changes: what is wanted.
+        """
         digest = span.digest
         if digest in self.ledger or digest in self._pixels or digest in self._asked:
             return
         self._asked[digest] = span.num_tokens
+        self._asked_by[digest] = client
         self._num_tokens += span.num_tokens
         self._newly_asked.append(digest)
 
-    def ask_ahead(self, spans: Iterable[MediaSpan]) -> None:
+    def ask_ahead(self, spans: Iterable[MediaSpan], client: str) -> None:
         """Want pixels of spans that come later, within bounds. Changes: what is wanted."""
         for span in spans:
             if self._num_tokens and self._num_tokens + span.num_tokens > self._ahead_tokens:
                 return
-            self.ask(span)
+            self.ask(span, client)
 
     def take_wanted(self) -> tuple[bytes, ...]:
         """Digests asked for since the last call and still needed; others are not awaited.
@@ -166,7 +175,7 @@ class MediaDesk:
             return True
         if span.digest in self.ledger:
             self.ledger.pin(span.digest)
-        elif not self._encode(span, encoding):
+        elif not self._encode(span, encoding, sequence.spec.client):
             return False
         sequence.secured.add(place)
         return True
@@ -211,10 +220,10 @@ class MediaDesk:
         if self._num_tokens != num_held + sum(self._asked.values()):
             raise LedgerBroken("pixels at hand are miscounted")
 
-    def _encode(self, span: MediaSpan, encoding: Encoding) -> bool:
+    def _encode(self, span: MediaSpan, encoding: Encoding, client: str) -> bool:
         pixels = self._pixels.get(span.digest)
         if pixels is None:
-            self.ask(span)
+            self.ask(span, client)
             return False
         lone_patches = 0 if encoding.items else encoding.lone_patches
         if pixels.num_patches > max(encoding.num_patches_left, lone_patches):

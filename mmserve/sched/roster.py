@@ -129,7 +129,7 @@ class Roster:
     def ask_ahead(self, sequence: Sequence) -> None:
         """Want the pixels a sequence will need. Changes: what is wanted."""
         if sequence.spec.prompt.spans:
-            self.desk.ask_ahead(self._uncovered(sequence))
+            self.desk.ask_ahead(self._uncovered(sequence), sequence.spec.client)
 
     def _uncovered(self, sequence: Sequence) -> Iterator[MediaSpan]:
         """Spans with tokens that have no KV, and get none from the step that is out."""

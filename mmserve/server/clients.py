@@ -1,15 +1,15 @@
-"""Who a client is: whoever shares one turn in the queue and one name in the metrics.
+"""Who a client is: whoever shares one queue and one name in the metrics.
 
     the API key is one of `client_keys`     the name it has there
     the request says `user`                 that text
     some other API key was sent             "key:" and a digest of it
     the request says `cache_salt`           "salt:" and a digest of it
-    nothing of this                         "", all of whom share one turn
+    nothing of this                         "", all of whom share a queue
 
 A key that everybody must send tells nobody apart, and one that is not checked is only a word;
 so `user` goes before both, and a key of one's own goes before `user`: its holder gets no more
-turns by making names up. Keys and salts are secrets: a digest stands for them wherever a client
-is named.
+queues by making names up. Keys and salts are secrets: a digest stands for them wherever a
+client is named.
 """
 
 from __future__ import annotations

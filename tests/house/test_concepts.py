@@ -67,6 +67,12 @@ def test_links_lead_somewhere() -> None:
         assert (FOLDER / target).exists(), target
 
 
+def test_files_of_the_code_exist() -> None:
+    """A Python file that the pages name is in the repository; a bare name is in one folder."""
+    for name in re.findall(r"`([\w/]+\.py)`", TEXT):
+        assert (ROOT / name).exists() or list((ROOT / "mmserve/sched").rglob(name)), name
+
+
 def test_flags_exist() -> None:
     """Each flag named is a setting."""
     names = {
@@ -93,19 +99,19 @@ def test_defaults_are_those_of_the_settings() -> None:
 def room_of(num_waiting: int, few: int) -> tuple[int, int]:
     """Newcomers that join a sweep begun with so many, and continuations, by trying."""
     config = SchedConfig(max_sweep_joiners=few)
-    turns = Queues(RULES["longest-prefix"], Fairness(config), few)
+    queues = Queues(RULES["longest-prefix"], Fairness(config), few)
     made: list[Any] = []
 
     def enter(goes_on: tuple[str, int] | None = None) -> int:
         sequence = SimpleNamespace(spec=SimpleNamespace(client="a"), sweep=0)
-        turns.enter(sequence, goes_on)  # type: ignore[arg-type]
+        queues.enter(sequence, goes_on)  # type: ignore[arg-type]
         made.append(sequence)
         return int(sequence.sweep)
 
     sweep = enter()
     for _ in range(num_waiting - 1):
         enter()
-    turns._begin_sweep(turns._queues["a"], sweep)
+    queues._begin_sweep(queues._queues["a"], sweep)
     num_joined = num_continued = 0
     while enter() == sweep:
         num_joined += 1
@@ -131,6 +137,70 @@ def test_bounds_of_waits_follow_from_the_rooms() -> None:
     assert f"continuations {newcomers} or {newcomers + 99}." in TEXT
 
 
+# Rounds
+
+
+def fairness_with(num_clients: int, quantum: int = 1000) -> Fairness:
+    """Rounds of so many clients, of which the first one was served a whole quantum."""
+    fairness = Fairness(SchedConfig(quantum_tokens=quantum))
+    for number in range(num_clients):
+        fairness.arrive(str(number))
+        fairness.lift(str(number))
+    fairness.charge("0", quantum)
+    fairness.advance("0")
+    fairness.start("0")
+    return fairness
+
+
+@pytest.mark.parametrize("num_clients", [1, 8, 20])
+def test_as_many_queues_come_into_a_round_as_the_page_says(num_clients: int) -> None:
+    """The first max(8, n) newcomers have credit in it, the others in the next one."""
+    assert "After that max(8, *n*) queues come in so" in TEXT
+    fairness = fairness_with(num_clients)
+    names = [f"new {number}" for number in range(50)]
+    for name in names:
+        fairness.lift(name)
+    num_room = max(8, num_clients)
+    assert [fairness.may_start(name) for name in names] == [
+        place < num_room for place in range(50)
+    ]
+    fairness.charge("0", 1000)
+    fairness.advance("0")
+    assert all(fairness.may_start(name) for name in names)
+
+
+@pytest.mark.parametrize(("cost", "num_starts", "phase"), [(249, 7, 0), (250, 1, 1), (0, 8, 1)])
+def test_who_came_in_goes_first_for_as_long_as_the_page_says(
+    cost: int, num_starts: int, phase: int
+) -> None:
+    """It does so until it used a quarter of the quantum or started 8 sequences."""
+    assert "less than a quarter of the quantum and started fewer than 8" in TEXT
+    fairness = fairness_with(1)
+    fairness.lift("new")
+    for _ in range(num_starts):
+        fairness.start("new")
+    fairness.charge("new", cost)
+    assert fairness.phase("new") == phase
+
+
+def test_starts_that_may_pass_a_queue_are_those_of_the_page() -> None:
+    """Of two queues with credit, the one with the better place may start 16 (16 + 2) times."""
+    assert "at least 16 · (16 + number of queues) starts of others have passed" in TEXT
+    script = runpy.run_path(str(FOLDER / "draw.py"))
+    stage = script["Stage"](num_slots=1024, max_running=1)
+    stage.add(script["WARM"], num_new=1, client="warm")
+    stage.finish()
+    warm = {
+        stage.add(script["WARM"], [60 + number % 60], num_new=1, client="warm")
+        for number in range(400)
+    }
+    cold = [stage.add([50 + number], num_new=1, client="cold") for number in range(9)]
+    stage.finish()
+    first, last = map(stage.started.index, cold[-2:])
+    assert set(stage.started[first + 1 : last]) <= warm
+    assert last - first - 1 == 16 * (16 + 2)
+
+
 # Bookkeeping
 
 
@@ -146,9 +216,9 @@ def size_of(node: Node) -> int:
     return sum(map(sys.getsizeof, parts)) + num_bytes(node.keys) + num_bytes(node.slots)
 
 
-def a_tree() -> RadixTree:
+def a_tree(page_tokens: int = 1) -> RadixTree:
     """Fifty beginnings with ten ends each."""
-    tree, num_used = RadixTree(), 0
+    tree, num_used = RadixTree(page_tokens), 0
     root = tree.pin(tree.match("", np.arange(1), 0))
     for beginning in range(50):
         for end in range(10):
@@ -172,11 +242,14 @@ def test_a_node_costs_what_the_page_says() -> None:
     assert sum(map(size_of, nodes)) / len(nodes) < 600
 
 
-def test_a_token_costs_sixteen_bytes() -> None:
-    """Keys and slots of all nodes are 8 bytes a token each."""
-    tree = a_tree()
-    total = sum(
-        node.keys.nbytes + (0 if node.slots is None else node.slots.nbytes)
-        for node in tree.nodes()
-    )
+@pytest.mark.parametrize("page_tokens", [1, 4, 20])
+def test_a_token_costs_sixteen_bytes(page_tokens: int) -> None:
+    """Keys and slots of all nodes are 8 bytes a token each, and no node views another's."""
+    tree = a_tree(page_tokens)
+    total = 0
+    for node in tree.nodes():
+        assert node.slots is not None
+        assert node.keys.base is None
+        assert node.slots.base is None
+        total += node.keys.nbytes + node.slots.nbytes
     assert total == 16 * tree.num_tokens

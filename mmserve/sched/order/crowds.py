@@ -137,10 +137,10 @@ class PrefixOrder:
         """A ghost has KV now: it is a place. Changes: crowds, claims."""
         for claimer in self._claims.pop(node, ()):
             claimer.claimed = None
-        self._refresh_above(node)
         for queue, crowd in tuple(self._crowds.get(node, {}).items()):
             if crowd.first is not None:
                 self._on_place(queue, node)
+        self._refresh_above(node)
 
     def emptied(self, node: Node) -> None:
         """A node lost its KV: its crowd stands in its parent's. Changes: crowds."""
@@ -232,6 +232,8 @@ class PrefixOrder:
             if first == before:
                 return
             crowd.first = first
+            if first is None:
+                self._drop(node, queue)
             if not node.is_ghost:
                 self._on_place(queue, node)
                 return
@@ -241,6 +243,13 @@ class PrefixOrder:
             if first is not None and (before is None or first < before):
                 self._push(parent, queue, first, node)
             node = parent
+
+    def _drop(self, node: Node, queue: str) -> None:
+        """Forget a crowd without members; a node with guests may see any number of queues."""
+        crowds = self._crowds[node]
+        del crowds[queue]
+        if not crowds:
+            del self._crowds[node]
 
     def _true_first(self, node: Node, queue: str, crowd: _Crowd) -> Rank | None:
         """The least rank that holds. Changes: entries that do not hold any more are gone."""

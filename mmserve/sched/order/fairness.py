@@ -5,11 +5,12 @@
 
 Service is counted in prefill tokens: one for each prompt token computed, more for a generated
 token, a patch encoded, a millisecond of media decoding. Work that several wait for is split
-among them. A client that comes back has at most one quantum of credit.
+among them the first time it is done. A queue that comes back has at most one quantum of credit,
+and only so many do in one round, so that a round ends however many come.
 
 Bound: for two clients with work to start at all times, |served_i / w_i - served_j / w_j| is at
-most Q + U, where U is the most that what one of them has running can still cost. The proof is
-in `docs/concepts/order-and-fairness.md`.
+most Q + U, where U is the most that what one of them has running can still cost, and its part
+of work that others do. The proof is in `docs/concepts/order-and-fairness.md`.
 
 Source: Efficient fair queuing using deficit round robin (Shreedhar and Varghese, 1995), paid
 afterwards; Fairness in serving large language models (Sheng, 2024) for the measure of service.
@@ -36,11 +37,20 @@ _MAX_IDLE = 4096
 
 @dataclass(slots=True)
 class _Round:
-    """A round of a class: queues that came in during it, and how many of them get credit."""
+    """A round of a class: queues that came in during it, and how many of them get credit.
+
+    It begins with the first start in it; whoever is there by then has the same right.
+    """
 
     number: int = 1
     num_room: int = _NUM_NEW
     num_new: int = 0
+    has_begun: bool = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a queue that comes in now gets credit. Pure."""
+        return not self.has_begun or self.num_new < self.num_room
 
 
 class Fairness:
@@ -52,7 +62,7 @@ class Fairness:
 
     def __init__(self, config: SchedConfig) -> None:
         self.is_on = config.fairness
-        self._quantum = float(config.quantum_tokens)
+        self._quantum = config.quantum_tokens
         self._weights = dict(config.client_weights)
         self._classes = dict(config.client_priorities)
         self._served: dict[str, float] = {}
@@ -82,7 +92,7 @@ class Fairness:
         return not self.is_on or self.level(queue) < self._limit(self.class_of(queue))
 
     def phase(self, queue: str) -> int:
-        """0 for a queue that came in during this round and has had little, else 1. Pure.
+        """0 for a queue that came in after this round began and has had little, else 1. Pure.
 
         Phase 0 goes first: a client that asks now and then hardly waits.
         Source: The FlowQueue-CoDel packet scheduler (RFC 8290), section 4.2, where new flows go
@@ -107,6 +117,7 @@ class Fairness:
 
     def start(self, queue: str) -> None:
         """A sequence of a queue begins to run. Changes: how many did since it came in."""
+        self._rounds.setdefault(self.class_of(queue), _Round()).has_begun = True
         self._num_started[queue] = self._num_started.get(queue, 0) + 1
 
     def arrive(self, client: str) -> None:
@@ -131,12 +142,11 @@ class Fairness:
         )
         if is_known:
             return
-        has_room = round_.num_new < round_.num_room
-        round_.num_new += 1
-        least = (round_.number - (1 if has_room else 0)) * self._quantum
-        self._served[queue] = max(self._served.get(queue, 0.0), least * self._weight(queue))
-        self._came_in[queue] = round_.number if has_room else 0
+        is_new = round_.has_room and round_.has_begun
+        self._served[queue] = max(self._served.get(queue, 0.0), self._least(queue))
+        self._came_in[queue] = round_.number if is_new else 0
         self._num_started[queue] = 0
+        round_.num_new += 1
 
     def leave(self, client: str) -> None:
         """A sequence of a client has ended. Changes: idle clients may be forgotten."""
@@ -159,7 +169,7 @@ class Fairness:
 
     def advance(self, queue: str) -> None:
         """Go on to the first round in which a queue has credit. Changes: its class's round."""
-        number = int(self.level(queue) // self._quantum) + 1
+        number = int(self.level(queue)) // self._quantum + 1
         client_class = self.class_of(queue)
         if number > self._round(client_class):
             num_room = max(_NUM_NEW, len(self._num_live))
@@ -169,18 +179,28 @@ class Fairness:
         round_ = self._rounds.get(client_class)
         return 1 if round_ is None else round_.number
 
-    def _limit(self, client_class: int) -> float:
+    def _limit(self, client_class: int) -> int:
+        """Exact, so that a round more is always more than any level it was meant for."""
         return self._round(client_class) * self._quantum
 
     def _weight(self, client: str) -> float:
         return self._weights.get(client, 1.0)
 
+    def _least(self, queue: str) -> float:
+        """What a queue that comes in now has been served at least; less is lifted to it."""
+        round_ = self._rounds.get(self.class_of(queue), _Round())
+        return (round_.number - round_.has_room) * self._quantum * self._weight(queue)
+
     def _forget_idle(self) -> None:
-        """Forget some of those without work who have nothing but old credit."""
-        idle = [client for client in self._served if client not in self._num_live]
+        """Forget some of those without work who would come back no better for it."""
+        idle = [
+            client
+            for client, served in self._served.items()
+            if client not in self._num_live
+            and (not self.is_on or served <= self._least(client))
+        ]
         for client in idle[: _MAX_IDLE // 2]:
-            if self.level(client) <= self._limit(self.class_of(client)) - self._quantum:
-                del self._served[client]
-                self._charged.pop(client, None)
-                self._came_in.pop(client, None)
-                self._num_started.pop(client, None)
+            del self._served[client]
+            self._charged.pop(client, None)
+            self._came_in.pop(client, None)
+            self._num_started.pop(client, None)

@@ -71,7 +71,7 @@ class WaitingLine:
 
     def set_aside(self, sequence: Sequence) -> None:
         """Pass somebody over in this step. Changes: `next` names others, until `restore`."""
-        self._queues.order.withdraw(sequence)
+        self._queues.set_aside(sequence)
         self._aside.append(sequence)
 
     def restore(self) -> None:
@@ -79,7 +79,7 @@ class WaitingLine:
         aside, self._aside = self._aside, []
         for sequence in aside:
             if sequence.sequence_id in self._waiting:
-                self._queues.order.offer(sequence)
+                self._queues.restore(sequence)
 
     def park(self, sequence: Sequence) -> None:
         """It waits for pixels. Changes: `next` does not name it until `unpark`."""

@@ -6,8 +6,8 @@
 
 A *sweep* is one pass over those that wait, best place first. Newcomers join the sweep under way
 while it has room: for a few, or for a few times as many as it began with beyond a few. The
-others make up the next one. So a sequence starts before anything that came after its own
-sweep was full, and still a long line is served branch by branch.
+others make up the next one. So a sequence starts before anything of its queue and priority
+that came after its own sweep was full, and still a long line is served branch by branch.
 
 In a lane, queues with credit (see `fairness`) go by phase, then by place; a queue that many
 starts of others have passed goes before all.
@@ -26,6 +26,7 @@ one may look better beside other queues.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Any
 
 from mmserve.radix import Node
@@ -36,9 +37,9 @@ from mmserve.sched.sequence import Sequence
 
 __all__ = ["Queues"]
 
-_PASSES = 8
-"""Starts of other queues, for each of them and for eight more, that may pass a queue that has
-credit; so a client's wait is bounded by a count too, and locality has a long rein."""
+_PASSES = 16
+"""Starts of other queues, for each of them and for sixteen more, that may pass a queue that has
+credit before it is asked; not credit alone bounds that then, and locality has a long rein."""
 _CONTINUED = 8
 """Turns of conversations under way that may join a sweep, for each newcomer that may."""
 
@@ -51,6 +52,7 @@ class _Queue:
 
     __slots__ = (
         "has_begun",
+        "num_aside",
         "num_continued",
         "num_joined",
         "num_room",
@@ -67,6 +69,7 @@ class _Queue:
         """Starts of all queues before it had something to start, or last started one."""
         self.sweep = 0
         self.has_begun = False
+        self.num_aside = 0
         self.num_continued = 0
         self.num_joined = 0
         self.num_room = 0
@@ -146,6 +149,16 @@ class Queues:
         if name in self._queues:
             self._queues[name].since = self._num_starts
 
+    def set_aside(self, sequence: Sequence) -> None:
+        """Pass it over, but keep its queue's claim to be asked. Changes: what `pick` names."""
+        self._queues[self._queue_of(sequence)].num_aside += 1
+        self.order.withdraw(sequence)
+
+    def restore(self, sequence: Sequence) -> None:
+        """It may be picked again. Changes: what `pick` names."""
+        self.order.offer(sequence)
+        self._queues[self._queue_of(sequence)].num_aside -= 1
+
     # The next one
 
     def pick(self, *, may_advance: bool) -> Sequence | None:
@@ -199,14 +212,15 @@ class Queues:
             return
         places, first = queue.places, self.order.first(node, name)
         was_best = bool(places) and places[0][2] is node
-        if self._key_of(name) is None:
+        if self._key_of(name) is None and first is not None:
             self._fairness.lift(name)
-            queue.since = self._num_starts
+            if not queue.num_aside:
+                queue.since = self._num_starts
         is_best = was_best or not places
         if first is not None:
             key = self._rule.key(first, node)
             is_best = is_best or key < places[0][0]
-            self._push(places, key, node, queue.num_waiting)
+            self._push_place(name, key, node)
         if is_best and (best := self._key_of(name)) is not None:
             self._note_queue(name, best)
 
@@ -219,7 +233,7 @@ class Queues:
                 first = self.order.first(node, name)
                 if first is not None:
                     key = self._rule.key(first, node)
-                    self._push(queue.places, key, node, queue.num_waiting)
+                    self._push_place(name, key, node)
             if queue.places:
                 self._note_queue(name, queue.places[0][0])
 
@@ -229,24 +243,29 @@ class Queues:
         if self._fairness.may_start(name):
             self._push_front(lane, name, key)
         else:
-            self._push(lane.resting, self._fairness.level(name), name, len(self._queues))
+            self._push_name(lane.resting, self._fairness.level(name), name)
 
     def _push_front(self, lane: _Lane, name: str, key: Key) -> None:
-        self._push(lane.front, self._front_key(name, key), name, len(self._queues))
-        self._push(lane.passed, self._queues[name].since, name, len(self._queues))
+        self._push_name(lane.front, self._front_key(name, key), name)
+        self._push_name(lane.passed, self._queues[name].since, name)
 
     def _front_key(self, name: str, key: Key) -> _FrontKey:
         return (self._fairness.phase(name), *key[2:])
 
-    def _push(self, heap: list[Any], key: Any, item: Any, most: int) -> None:  # noqa: ANN401
-        """Put an entry in; of `most` items, so that old ones are swept now and then."""
+    def _push_place(self, name: str, key: Key, node: Node) -> None:
+        queue = self._queues[name]
+        self._push(queue.places, key, node)
+        if len(queue.places) > 64 + 4 * queue.num_waiting:
+            _sweep(queue.places, lambda node: self.order.first(node, name) is not None)
+
+    def _push_name(self, heap: list[Any], key: Any, name: str) -> None:  # noqa: ANN401
+        self._push(heap, key, name)
+        if len(heap) > 64 + 4 * len(self._queues):
+            _sweep(heap, self._queues.__contains__)
+
+    def _push(self, heap: list[Any], key: Any, item: Any) -> None:  # noqa: ANN401
         self._serial += 1
         heapq.heappush(heap, (key, self._serial, item))
-        if len(heap) > 64 + 4 * most:
-            best: dict[Any, Any] = {}
-            for entry in sorted(heap):
-                best.setdefault(entry[2], entry)
-            heap[:] = best.values()
 
     def _key_of(self, name: str) -> Key | None:
         """Key of a queue's best place. Changes: entries of places that are none are gone."""
@@ -280,7 +299,7 @@ class Queues:
                 heapq.heappop(front)
             elif not self._fairness.may_start(name):
                 heapq.heappop(front)
-                self._push(lane.resting, self._fairness.level(name), name, len(self._queues))
+                self._push_name(lane.resting, self._fairness.level(name), name)
             elif now == key:
                 return name
             else:
@@ -327,3 +346,12 @@ class Queues:
             else:
                 self._fairness.advance(name)
                 has_gone_on = True
+
+
+def _sweep(heap: list[Any], is_true: Callable[[Any], bool]) -> None:
+    """Leave one entry, the best, of each item that is still one. Changes: the heap."""
+    best: dict[Any, Any] = {}
+    for entry in sorted(heap):
+        if is_true(entry[2]):
+            best.setdefault(entry[2], entry)
+    heap[:] = best.values()

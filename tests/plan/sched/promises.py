@@ -16,7 +16,7 @@ __all__ = ["Ledger", "Promises", "charges", "check_budgets"]
 
 SWEPT = ("longest-prefix", "dfs-weight", "shortest-prefill")
 _CLOSE = 1e-6
-_PASSES = 8
+_PASSES = 16
 """Starts of others that a queue may be passed by, for each of them and for eight more."""
 
 
