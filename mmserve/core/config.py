@@ -57,10 +57,10 @@ class SchedConfig:
 
     max_step_tokens: int = _setting(2048, "most tokens computed in one step", low=1)
     chunk_tokens: int = _setting(1024, "most prompt tokens of one sequence in one step", low=1)
-    max_step_patches: int = _setting(16384, "most picture patches encoded in one step")
+    max_step_patches: int = _setting(16384, "most picture patches encoded in one step", low=0)
     max_running: int = _setting(128, "most sequences that hold KV at once", low=1)
     page_tokens: int = _setting(1, "tokens per page of KV", low=1, high=64)
-    feature_cache_tokens: int = _setting(32768, "most encoded picture tokens kept")
+    feature_cache_tokens: int = _setting(32768, "most encoded picture tokens kept", low=0)
     radix_cache: bool = _setting(default=True, doc="keep KV of finished sequences for reuse")
     policy: Policy = _setting(  # noqa: RUF009 - a field; the linter does not know the alias
         "longest-prefix", "order of the waiting requests of one client"
@@ -81,13 +81,22 @@ class SchedConfig:
         (), "class of a client, higher goes first, as name=priority"
     )
     decode_cost: float = _setting(
-        2.0, "service charged for a generated token, in prefill tokens", low=0
+        2.0,
+        "service charged for a generated token, in prefill tokens",
+        low=0,
+        high=1e6,
     )
     patch_cost: float = _setting(
-        0.25, "service charged for a patch encoded, in prefill tokens", low=0
+        0.25,
+        "service charged for a patch encoded, in prefill tokens",
+        low=0,
+        high=1e6,
     )
     media_ms_cost: float = _setting(
-        1.0, "service charged for a millisecond of media decoding, in prefill tokens", low=0
+        1.0,
+        "service charged for a millisecond of media decoding, in prefill tokens",
+        low=0,
+        high=1e6,
     )
     max_sweep_joiners: int = _setting(
         8, "newcomers that may join a sweep that began short; others take more; 0: none", low=0
@@ -119,9 +128,9 @@ class SchedConfig:
         _check_names("client_weights", self.client_weights)
         _check_names("client_priorities", self.client_priorities)
         for client, weight in self.client_weights:
-            if not 0 < weight <= _FINITE:
+            if not 1e-6 <= weight <= 1e6:
                 message = (
-                    f"client_weights of {client!r} is {weight}, it must be above 0 and finite"
+                    f"client_weights of {client!r} is {weight}, it must be from 1e-06 to 1e+06"
                 )
                 raise BadRequest(message, field="client_weights", reason="range")
 

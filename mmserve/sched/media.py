@@ -92,7 +92,7 @@ class MediaDesk:
         """Ids of sequences that have this picture, in order. Pure."""
         return tuple(sorted(self._needers.get(digest, ())))
 
-    def payers(self, digest: bytes, work: str, client: str | None = None) -> Counter[str]:
+    def bill(self, digest: bytes, work: str, client: str | None = None) -> Counter[str]:
         """Whom work on a picture is charged to: how many shares each client has.
 
         All who have the picture, the first time; then `client`, or who asked for the pixels, so

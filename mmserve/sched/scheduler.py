@@ -54,7 +54,9 @@ _MAX_TRIES = 256
 
 
 class Scheduler:
-    """Decides every step; one plan may be out at a time. Not thread-safe.
+    """Decides every step; one plan may be out at a time.
+
+    For one thread; another may only ask for `counts`, `service` and `report`.
 
     Args:
         config: budgets and policy.
@@ -78,6 +80,14 @@ class Scheduler:
         self._vocab_size = vocab_size
         self._clock = clock
         self._interner = Interner()
+        if num_slots < config.page_tokens:
+            message = f"{num_slots} slots hold no page of {config.page_tokens} tokens"
+            raise BadRequest(
+                message,
+                field="page_tokens",
+                reason="range",
+                hint="more slots, or smaller pages",
+            )
         self._memory = KvMemory(num_slots, config)
         self._desk = MediaDesk(config.feature_cache_tokens)
         self._fairness = Fairness(config)
@@ -165,7 +175,7 @@ class Scheduler:
         `decode_ms` is what it cost to make them, and is charged to those who need them.
         """
         cost = self._config.media_ms_cost * decode_ms
-        if cost and (payers := self._desk.payers(digest, "decode")):
+        if cost and (payers := self._desk.bill(digest, "decode")):
             self._fairness.share(payers, cost)
         self._desk.provide(digest, inputs, num_patches)
         self._unpark(digest)
@@ -319,7 +329,8 @@ class Scheduler:
         """Rows for running sequences, and those that found no slots."""
         builder = StepBuilder(self._ledgers, self._tempo.budget(self._roster.running.values()))
         stalled = []
-        for sequence in sorted(self._roster.running.values(), key=_step_order):
+        running = self._ledgers.by_right_of_way(self._roster.running.values())
+        for sequence in sorted(running, key=_lacks_more_than_one):
             outcome = builder.place(sequence)
             if outcome is not Outcome.PLACED:
                 builder.watch(sequence)
@@ -331,14 +342,15 @@ class Scheduler:
         return builder, stalled
 
     def _make_room(self, stalled: list[Sequence]) -> StepBuilder:
-        """Nothing can move for want of slots: retract from the last in rank until one can."""
+        """Nothing can move for want of slots: retract one after the other until one can."""
         builder = StepBuilder(self._ledgers, self._tempo.budget(self._roster.running.values()))
         while stalled and not builder.rows:
-            first = min(stalled, key=lambda seq: seq.rank)
-            others = [seq for seq in self._roster.running.values() if seq is not first]
+            running = self._ledgers.by_right_of_way(self._roster.running.values())
+            first = next(sequence for sequence in running if sequence in stalled)
+            others = [sequence for sequence in running if sequence is not first]
             if not others:
                 raise LedgerBroken("a sequence alone finds no slots", free=0)
-            last = max(others, key=lambda seq: seq.rank)
+            last = others[-1]
             self._retracted.append(last.sequence_id)
             self._roster.retract(last)
             builder, stalled = self._place_running()
@@ -412,6 +424,6 @@ class Scheduler:
         return flight
 
 
-def _step_order(sequence: Sequence) -> tuple[bool, int, int]:
-    """Order of running sequences in a step: those that lack one token first, then by rank."""
-    return (sequence.missing != 1, *sequence.rank)
+def _lacks_more_than_one(sequence: Sequence) -> bool:
+    """Answers under way come before prompts in a step."""
+    return sequence.missing != 1

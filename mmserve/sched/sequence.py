@@ -210,11 +210,6 @@ class Sequence:
         start = self.spec.sampling.prompt_logprobs_from
         return self.num_prompt if start is None else max(1, start)
 
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Order of right of way: smaller goes first."""
-        return (-self.spec.priority, self.arrival)
-
     def spans_in(self, start: int, stop: int) -> list[tuple[int, MediaSpan]]:
         """Spans with tokens in [start, stop), with their place in the prompt's list. Pure."""
         spans = self.spec.prompt.spans

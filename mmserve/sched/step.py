@@ -162,7 +162,7 @@ class StepBuilder:
                 return max(start, span.start)
             if len(encoding.items) > num_items:
                 cost = ledgers.config.patch_cost * encoding.num_patches[span.digest]
-                payers = self._desk.payers(span.digest, "encode", sequence.spec.client)
+                payers = self._desk.bill(span.digest, "encode", sequence.spec.client)
                 ledgers.fairness.share(payers, cost)
                 if not sequence.atomic:
                     stop = min(stop, start + max(1, self.num_prompt_left))

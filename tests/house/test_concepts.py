@@ -169,12 +169,12 @@ def test_as_many_queues_come_into_a_round_as_the_page_says(num_clients: int) -> 
     assert all(fairness.may_start(name) for name in names)
 
 
-@pytest.mark.parametrize(("cost", "num_starts", "phase"), [(249, 7, 0), (250, 1, 1), (0, 8, 1)])
+@pytest.mark.parametrize(("cost", "num_starts", "phase"), [(249, 1, 0), (250, 1, 1), (0, 2, 1)])
 def test_who_came_in_goes_first_for_as_long_as_the_page_says(
     cost: int, num_starts: int, phase: int
 ) -> None:
-    """It does so until it used a quarter of the quantum or started 8 sequences."""
-    assert "less than a quarter of the quantum and started fewer than 8" in TEXT
+    """It does so until it used a quarter of the quantum or started 2 sequences."""
+    assert "less than a quarter of the quantum and started fewer than 2" in TEXT
     fairness = fairness_with(1)
     fairness.lift("new")
     for _ in range(num_starts):
@@ -184,8 +184,8 @@ def test_who_came_in_goes_first_for_as_long_as_the_page_says(
 
 
 def test_starts_that_may_pass_a_queue_are_those_of_the_page() -> None:
-    """Of two queues with credit, the one with the better place may start 16 (16 + 2) times."""
-    assert "at least 16 · (16 + number of queues) starts of others have passed" in TEXT
+    """Of two queues with credit, the one with the better place may start 32 (8 + 2) times."""
+    assert "at least 32 · (8 + number of queues) starts of others have passed" in TEXT
     script = runpy.run_path(str(FOLDER / "draw.py"))
     stage = script["Stage"](num_slots=1024, max_running=1)
     stage.add(script["WARM"], num_new=1, client="warm")
@@ -198,7 +198,7 @@ def test_starts_that_may_pass_a_queue_are_those_of_the_page() -> None:
     stage.finish()
     first, last = map(stage.started.index, cold[-2:])
     assert set(stage.started[first + 1 : last]) <= warm
-    assert last - first - 1 == 16 * (16 + 2)
+    assert last - first - 1 == 32 * (8 + 2)
 
 
 # Bookkeeping

@@ -27,7 +27,7 @@ __all__ = ["Fairness"]
 
 _FIRST_SHARE = 0.25
 """Share of a quantum for which a queue that came in goes before the others."""
-_FIRST_STARTS = 8
+_FIRST_STARTS = 2
 """Sequences after whose start it does so no more, however little they cost."""
 _NUM_NEW = 8
 """Queues that may come into a round, however few clients there are; else as many as those."""

@@ -37,8 +37,8 @@ from mmserve.sched.sequence import Sequence
 
 __all__ = ["Queues"]
 
-_PASSES = 16
-"""Starts of other queues, for each of them and for sixteen more, that may pass a queue that has
+_PASSES = 32
+"""Starts of others, for each queue there is and for eight more, that may pass a queue that has
 credit before it is asked; not credit alone bounds that then, and locality has a long rein."""
 _CONTINUED = 8
 """Turns of conversations under way that may join a sweep, for each newcomer that may."""
@@ -131,7 +131,6 @@ class Queues:
     def enter_again(self, sequence: Sequence) -> None:
         """A retracted sequence goes before all sweeps. Changes: the queue."""
         self._queue_to_enter(sequence)
-        sequence.sweep = -1
 
     def leave(self, sequence: Sequence) -> None:
         """A sequence waits no more. Changes: the queue; an empty one is forgotten."""
@@ -309,7 +308,7 @@ class Queues:
     def _passed_queue(self, lane: _Lane) -> str | None:
         """A queue with credit that so many starts of others have passed that it goes first."""
         passed = lane.passed
-        most = _PASSES * (_PASSES + len(self._queues))
+        most = _PASSES * (8 + len(self._queues))
         while passed:
             since, serial, name = passed[0]
             if self._key_of(name) is None or not self._fairness.may_start(name):

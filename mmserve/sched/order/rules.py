@@ -46,8 +46,13 @@ class OrderRule:
     def rank(self, sequence: Sequence, client_class: int) -> Rank:
         """Rank of a sequence that begins to wait. Pure."""
         priority = sequence.spec.priority if self.by_priority else 0
-        sweep = sequence.sweep if self.by_sweep else 0
-        return ((-client_class, -priority), sweep, self.size(sequence), sequence.arrival)
+        sweep = -1 if sequence.num_retractions else sequence.sweep
+        return (
+            (-client_class, -priority),
+            sweep if self.by_sweep else 0,
+            self.size(sequence),
+            sequence.arrival,
+        )
 
     def key(self, first: Rank, node: Node) -> Key:
         """Key of a place from which the sequence of rank `first` starts next. Pure."""

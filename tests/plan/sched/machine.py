@@ -203,7 +203,7 @@ class Machine:
             if not self.driver.unfinished:
                 return
             self._give_pixels(1.0)
-            if not self._step():
+            if self.driver.unfinished and not self._step():
                 drawing = self.driver.sched.drawing("sched")
                 assert self._give_pixels(1.0), f"nothing runs:\n{drawing}"
         raise AssertionError("never ends:\n" + self.driver.sched.drawing("sched"))

@@ -16,7 +16,7 @@ __all__ = ["Ledger", "Promises", "charges", "check_budgets"]
 
 SWEPT = ("longest-prefix", "dfs-weight", "shortest-prefill")
 _CLOSE = 1e-6
-_PASSES = 16
+_PASSES = 32
 """Starts of others that a queue may be passed by, for each of them and for eight more."""
 
 
@@ -243,7 +243,7 @@ class Promises:
         queues = self._line._queues
         since = {name: queues._queues[name].since for name in names}
         oldest = min(since.values())
-        is_passed = queues._num_starts - oldest >= _PASSES * (_PASSES + len(queues._queues))
+        is_passed = queues._num_starts - oldest >= _PASSES * (8 + len(queues._queues))
         return {name for name in names if is_passed and since[name] == oldest}
 
     def _place(self, seq):
