@@ -194,7 +194,7 @@ def test_starts_that_may_pass_a_queue_are_those_of_the_page() -> None:
         stage.add(script["WARM"], [60 + number % 60], num_new=1, client="warm")
         for number in range(800)
     }
-    cold = [stage.add([50 + number], num_new=1, client="cold") for number in range(2)]
+    cold = [stage.add([50 + number], num_new=1, client="cold") for number in range(4)]
     stage.finish()
     first, last = map(stage.started.index, cold[-2:])
     assert set(stage.started[first + 1 : last]) <= warm
