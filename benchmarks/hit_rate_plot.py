@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["plot"]
 
 _BAR_COLOURS = ("#1b6ca8", "#8d99ae", "#c9ada7", "#e9c46a", "#a3b18a", "#d8b4e2")
-_MARKS = {0.5: "v", 0.9: "o", 2.0: "^"}
+_MARKS = {0.9: "o", 2.0: "^", 8.0: "s"}
 
 
 def plot(rows: Sequence[Mapping[str, Any]], target: Path) -> None:
@@ -46,7 +46,7 @@ def plot(rows: Sequence[Mapping[str, Any]], target: Path) -> None:
         size = f"{capacity:g} x the longest" if isinstance(capacity, float) else capacity
         panel.set_title(f"cache: {size}", loc="left", fontsize=10)
         panel.set_ylabel("share of optimum")
-        panel.set_ylim(0, 1.05)
+        panel.set_ylim(0, 1.1)
         panel.set_axisbelow(True)
         panel.grid(axis="y", alpha=0.4)
     panels[-1].set_xticks(range(len(shapes)), shapes, rotation=20, ha="right")
