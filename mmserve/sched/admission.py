@@ -6,7 +6,7 @@ import numpy as np
 
 from mmserve.core import BadRequest, ContextTooLong, Prompt
 from mmserve.radix import Interner, prefix_keys
-from mmserve.sched.sequence import GrowingArray, Sequence, SequenceSpec
+from mmserve.sched.sequence import GrowingArray, Sequence, SequenceSpec, first_score
 
 __all__ = ["make_sequence"]
 
@@ -36,7 +36,6 @@ def make_sequence(
     if num_least > room_tokens:
         raise _too_long(prompt, num_least, room_tokens)
     room = room_tokens - num_prompt
-    scores_from = params.prompt_logprobs_from
     return Sequence(
         spec=spec,
         arrival=arrival,
@@ -45,7 +44,7 @@ def make_sequence(
         max_new=room if num_wanted is None else min(num_wanted, room),
         tokens=GrowingArray(np.ascontiguousarray(prompt.token_ids, dtype=np.int64)),
         keys=GrowingArray(prefix_keys(prompt, interner)),
-        next_score=num_prompt if scores_from is None else max(1, scores_from),
+        next_score=first_score(spec),
         num_image=prompt.num_image_tokens,
         num_video=prompt.num_video_tokens,
         end_ids=_end_ids(spec, vocab_size),

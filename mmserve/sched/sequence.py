@@ -18,7 +18,7 @@ from mmserve.core import (
 )
 from mmserve.radix import Node
 
-__all__ = ["GrowingArray", "MissMap", "Sequence", "SequenceSpec", "empty_slots"]
+__all__ = ["GrowingArray", "MissMap", "Sequence", "SequenceSpec", "empty_slots", "first_score"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -42,6 +42,12 @@ class SequenceSpec:
     client: str = ""
     priority: int = 0
     matcher: Matcher | None = None
+
+
+def first_score(spec: SequenceSpec) -> int:
+    """First prompt position whose log-probability is wanted, or the prompt's length. Pure."""
+    start = spec.sampling.prompt_logprobs_from
+    return spec.prompt.num_tokens if start is None else max(1, start)
 
 
 class GrowingArray:
@@ -203,12 +209,6 @@ class Sequence:
         if self.next_score < self.num_prompt:
             limit = min(limit, self.next_score - 1)
         return max(limit, self.computed)
-
-    @property
-    def first_score(self) -> int:
-        """First prompt position whose log-probability is wanted, or the prompt's length."""
-        start = self.spec.sampling.prompt_logprobs_from
-        return self.num_prompt if start is None else max(1, start)
 
     def spans_in(self, start: int, stop: int) -> list[tuple[int, MediaSpan]]:
         """Spans with tokens in [start, stop), with their place in the prompt's list. Pure."""

@@ -9,7 +9,7 @@ from mmserve.sched.books.accounts import CacheAccount, WaitAccount
 from mmserve.sched.books.optimum import ServedRequest
 from mmserve.sched.books.recent import RecentRequests
 from mmserve.sched.books.report import SchedReport
-from mmserve.sched.sequence import Sequence
+from mmserve.sched.sequence import Sequence, first_score
 
 __all__ = ["Books"]
 
@@ -35,7 +35,7 @@ class Books:
         num_prompt = sequence.num_prompt
         request = ServedRequest(
             keys=sequence.keys.view(0, num_prompt),
-            limit=min(num_prompt, sequence.first_score) - 1,
+            limit=min(num_prompt, first_score(sequence.spec)) - 1,
             namespace=sequence.spec.prompt.namespace,
             answer_keys=sequence.keys.view(num_prompt, max(num_prompt, sequence.known - 1)),
         )
