@@ -15,11 +15,15 @@ __all__ = ["Shape", "answer_shape"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What an answer must match, stops that go with it, and how its text becomes a value."""
+    """What an answer must match, stops that go with it, and how its text becomes a value.
+
+    `dtype` is the name of the type, if one was asked for.
+    """
 
     constraint: Constraint | None = None
     extra_stops: tuple[str, ...] = ()
     convert: Callable[[str], object] | None = None
+    dtype: str | None = None
 
 
 def _unquoted(text: str) -> str:
@@ -69,7 +73,7 @@ def _typed(value: object) -> Shape:
         message = f"dtype is {value!r}, allowed are {', '.join(_TYPES)}"
         raise BadRequest(message, field="dtype", reason="unknown")
     pattern, stops, convert = _TYPES[name]
-    return Shape(Constraint("regex", pattern), stops, convert)
+    return Shape(Constraint("regex", pattern), stops, convert, name)
 
 
 def _pattern(value: object) -> Shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from mmserve.core import (
     BytesSource,
@@ -12,17 +12,15 @@ from mmserve.core import (
     MediaSource,
     Part,
     PathSource,
-    ProgramMisuse,
     RawPart,
     TextPart,
     Turn,
     UrlSource,
     VideoPart,
 )
-from mmserve.lang.ir import Prepared, RoleBegin, RoleEnd
 from mmserve.lang.media import media_type
 
-__all__ = ["Conversation", "Piece", "role_after", "source_url"]
+__all__ = ["Conversation", "Piece", "source_url"]
 
 Piece = TextPart | RawPart | ImagePart | VideoPart
 
@@ -129,26 +127,3 @@ def source_url(source: MediaSource) -> str:
         case FramesSource():
             message = "a clip of frames has no single address"
             raise ValueError(message)
-
-
-def role_after(role: str | None, nodes: Sequence[Prepared]) -> str | None:
-    """The role of the turn that is open after `nodes`, when `role` was before them.
-
-    Raises ProgramMisuse for a turn inside a turn, and for the end of a turn that is not open.
-    Pure.
-    """
-    for node in nodes:
-        match node:
-            case RoleBegin(begun) if role is not None:
-                message = f"a turn of {begun} begins inside a turn of {role}"
-                raise ProgramMisuse(message, hint="close the open turn first")
-            case RoleBegin(begun):
-                role = begun
-            case RoleEnd(ended) if role != ended:
-                message = f"a {ended} turn ends, but {role or 'no'} turn is open"
-                raise ProgramMisuse(message)
-            case RoleEnd():
-                role = None
-            case _:
-                pass
-    return role

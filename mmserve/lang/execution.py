@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mmserve.core import Aborted, ProgramMisuse, Usage, total_usage
+from mmserve.lang.backends.abilities import Limits, check_node
 from mmserve.lang.backends.port import Backend, Call
 from mmserve.lang.body import Body
-from mmserve.lang.conversation import Conversation, role_after
+from mmserve.lang.conversation import Conversation
 from mmserve.lang.ir import (
     Gen,
     Picture,
@@ -29,6 +30,7 @@ from mmserve.lang.ir import (
 )
 from mmserve.lang.monitor import Monitor
 from mmserve.lang.parameters import CallOptions
+from mmserve.lang.places import Place
 from mmserve.lang.variables import Answer, Variable
 
 __all__ = ["Execution", "Setting", "Statement"]
@@ -46,11 +48,12 @@ class Statement:
 class Setting:
     """What all states of a run share.
 
-    `options` are what gens inherit; `perform` carries out one statement; `is_stepwise` makes
-    each append wait for its statements.
+    `limits` are those of the backend; `options` are what gens inherit; `perform` carries out
+    one statement; `is_stepwise` makes each append wait for its statements.
     """
 
     backend: Backend
+    limits: Limits
     options: CallOptions
     body: Body
     monitor: Monitor
@@ -68,7 +71,7 @@ class Execution:
         self.texts: list[str] = []
         self.variables: dict[str, Variable] = {}
         self.declared: list[str] = []
-        self.role: str | None = None
+        self.place = Place()
         self.error: BaseException | None = None
         self.is_error_read = False
         self.is_joined = False
@@ -84,15 +87,19 @@ class Execution:
     # -- appending ---------------------------------------------------------------------------
 
     def append(self, nodes: Iterable[Prepared | Picture]) -> None:
-        """Queue statements; media are loaded here and roles are checked.
+        """Queue statements; media are loaded here, roles and the backend's limits are checked.
 
-        Raises MediaRefused and ProgramMisuse with nothing queued. After a failure nothing is
+        Raises MediaRefused, ProgramMisuse and UnsupportedByBackend with nothing queued. After a failure nothing is
         queued and the names are failed. Changes: queue, variables.
         """
         self.check_open()
         ready = [node.load() if isinstance(node, Picture) else node for node in nodes]
         with self.monitor:
-            self.role = role_after(self.role, ready)
+            place = self.place
+            for node in ready:
+                check_node(node, place, self.setting.limits)
+                place = place.after(node)
+            self.place = place
             for node in ready:
                 self._enqueue(node)
             self.monitor.notify()

@@ -10,7 +10,7 @@ from mmserve.lang.choices import ChoicesMethod, token_length_normalized
 from mmserve.lang.constraints import answer_shape
 from mmserve.lang.ir import Expr, Gen, Picture, RoleBegin, RoleEnd, Select, as_expr
 from mmserve.lang.media import image_source, video_source
-from mmserve.lang.parameters import PlainOptions, checked_changes
+from mmserve.lang.parameters import CallOptions, PlainOptions, asked_names, checked_changes
 
 __all__ = [
     "GenOptions",
@@ -71,12 +71,16 @@ def gen(
     }
     plain |= {"max_tokens": max_tokens, "min_tokens": min_tokens, "n": n}
     plain |= {"stop": stop, "stop_token_ids": stop_token_ids}
+    changes = checked_changes(plain)
+    asks = {word for word in _CONSTRAINTS if options.get(word) is not None}
     node = Gen(
         _checked_name(name),
-        checked_changes(plain),
+        changes,
         shape.constraint,
         shape.extra_stops,
         shape.convert,
+        asks=frozenset({*asks, *asked_names(CallOptions().changed(changes))}),
+        dtype=shape.dtype,
     )
     return Expr((node,))
 

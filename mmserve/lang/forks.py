@@ -46,7 +46,7 @@ def split(parent: Execution, size: int) -> list[Execution]:
     with parent.monitor:
         for child in children:
             child.is_held = True
-            child.role = parent.role
+            child.place = parent.place
             child.variables = dict(parent.variables)
         parent.children.extend(children)
 
@@ -68,7 +68,7 @@ class ForkGroup(Generic[StateT]):
     def __init__(self, parent: Execution, children: Sequence[StateT]) -> None:
         self._parent = parent
         self._children = tuple(children)
-        self._role = parent.role
+        self._role = parent.place.role
 
     def __getitem__(self, index: int) -> StateT:
         return self._children[index]
@@ -144,7 +144,7 @@ class ForkGroup(Generic[StateT]):
         for index, child in enumerate(children):
             if child.error is not None:
                 continue
-            if child.conversation.has_turned or self._parent.role != self._role:
+            if child.conversation.has_turned or self._parent.place.role != self._role:
                 message = f"fork {index} does not stand in the turn it was forked in"
                 raise ProgramMisuse(message, hint="join with gather_variable")
             pieces.extend(child.conversation.added)

@@ -38,7 +38,9 @@ class Gen:
     """A call of the model.
 
     `changes` are checked values of `CallOptions` and `SamplingParams` fields that differ from
-    the run's; `convert` turns the finished text into what `state.value` gives.
+    the run's; `convert` turns the finished text into what `state.value` gives. `asks` names the
+    parameters that a backend must be able to serve, `dtype` the value of that one. `reasoning`
+    names the notation of thinking that is kept out of the answer.
     """
 
     name: str | None
@@ -46,6 +48,9 @@ class Gen:
     constraint: Constraint | None = None
     extra_stops: tuple[str, ...] = ()
     convert: Callable[[str], object] | None = None
+    asks: frozenset[str] = frozenset()
+    dtype: str | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,14 @@ from typing import TypedDict
 
 from mmserve.core import BadRequest, SamplingParams, check_sampling
 
-__all__ = ["RUN_NAMES", "CallOptions", "PlainOptions", "checked_changes", "run_options"]
+__all__ = [
+    "RUN_NAMES",
+    "CallOptions",
+    "PlainOptions",
+    "asked_names",
+    "checked_changes",
+    "run_options",
+]
 
 _ANY_VOCABULARY = 2**63
 
@@ -35,9 +42,10 @@ _SAME = (
     "ignore_eos",
     "seed",
 )
+_SAMPLING_FIELDS = {spec.name: spec for spec in fields(SamplingParams)}
+_WORDS = {name: name for name in _SAME} | {field: word for word, field in _RENAMED.items()}
 _OWN = ("stop_regex", "return_logprob", "return_text_in_logprobs", "timeout_s")
 _RUN_ONLY = ("cache_salt", "priority")
-_SAMPLING_FIELDS = {spec.name: spec for spec in fields(SamplingParams)}
 
 RUN_NAMES = frozenset(
     {*_SAME, *_OWN, *_RUN_ONLY, "logprob_start_len", "top_logprobs_num"}
@@ -202,6 +210,17 @@ def checked_changes(values: Mapping[str, object]) -> dict[str, object]:
             changes[target] = _checked(name, target, value)
     check_sampling(CallOptions().changed(changes).sampling, _ANY_VOCABULARY)
     return changes
+
+
+def asked_names(options: CallOptions) -> tuple[str, ...]:
+    """The language's words for what `options` ask beyond the defaults, sorted. Pure."""
+    default = CallOptions()
+    own = (*_OWN, *_RUN_ONLY)
+    asked = {name for name in own if getattr(options, name) != getattr(default, name)}
+    for name, spec in _SAMPLING_FIELDS.items():
+        if name in _WORDS and getattr(options.sampling, name) != spec.default:
+            asked.add(_WORDS[name])
+    return tuple(sorted(asked))
 
 
 def run_options(values: Mapping[str, object]) -> CallOptions:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 from mmserve.core import Aborted, ProgramMisuse
+from mmserve.lang.backends.abilities import Limits, check_options
 from mmserve.lang.backends.port import Backend
 from mmserve.lang.batch import Batch, BatchStyle
 from mmserve.lang.body import Body
@@ -258,9 +259,11 @@ class Program:
         skips = global_config.skip_special_tokens_in_output
         sampling = replace(options.sampling, skip_special_tokens=skips)
         options = replace(options, sampling=sampling)
+        limits = Limits(backend.name, backend.abilities)
+        check_options(options, limits)
         monitor = Monitor()
         setting = Setting(
-            backend, options, Body(), monitor, perform, is_stepwise=not use_thread
+            backend, limits, options, Body(), monitor, perform, is_stepwise=not use_thread
         )
         execution = Execution(setting)
         monitor.interrupt = execution.cancel

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from mmserve.core import Client, Output, Request, Ticket
+from mmserve.lang.backends.abilities import EVERYTHING, Abilities
 from mmserve.lang.backends.port import Call, Scores
 from mmserve.lang.backends.scoring import PromptCall, score_by_calls
 
@@ -45,6 +46,11 @@ class ClientBackend:
     def name(self) -> str:
         """The model's name."""
         return self._client.model.name
+
+    @property
+    def abilities(self) -> Abilities:
+        """Everything."""
+        return EVERYTHING
 
     def start(self, request: Request) -> _TicketCall:
         """Submit it. Does not wait for the model."""

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from mmserve.core import BackendFailed, Request, UnsupportedByBackend
 from mmserve.lang.backends.http_call import SILENCE_S, HttpCall, refusal, transport_errors
+from mmserve.lang.backends.abilities import EVERYTHING, Abilities
 from mmserve.lang.backends.port import Call, Scores
 from mmserve.lang.backends.replies import choice_scores
 from mmserve.lang.backends.scoring import whole_output
@@ -62,6 +63,11 @@ class RuntimeEndpoint:
     def name(self) -> str:
         """The server's address."""
         return self._base_url
+
+    @property
+    def abilities(self) -> Abilities:
+        """Everything."""
+        return EVERYTHING
 
     def start(self, request: Request) -> HttpCall:
         """Post it in a thread of its own. Does not wait for the server."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mmserve.core import Output, Request, TokenLogprob
+from mmserve.lang.backends.abilities import Abilities
 
 __all__ = ["Backend", "Call", "OptionScore", "Scores"]
 
@@ -45,6 +46,11 @@ class Backend(Protocol):
     @property
     def name(self) -> str:
         """What it is called in messages."""
+        ...
+
+    @property
+    def abilities(self) -> Abilities:
+        """What it can do; the rest is refused at the append."""
         ...
 
     def start(self, request: Request) -> Call:
