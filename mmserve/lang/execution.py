@@ -89,8 +89,8 @@ class Execution:
     def append(self, nodes: Iterable[Prepared | Picture]) -> None:
         """Queue statements; media are loaded here, roles and the backend's limits are checked.
 
-        Raises MediaRefused, ProgramMisuse and UnsupportedByBackend with nothing queued. After a failure nothing is
-        queued and the names are failed. Changes: queue, variables.
+        Raises MediaRefused, ProgramMisuse and UnsupportedByBackend with nothing queued. After a
+        failure nothing is queued and the names are failed. Changes: queue, variables.
         """
         self.check_open()
         ready = [node.load() if isinstance(node, Picture) else node for node in nodes]

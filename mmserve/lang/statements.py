@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mmserve.core import (
-    Aborted,
     BackendFailed,
-    BadRequest,
-    CallTimeout,
     Finish,
     ImagePart,
-    Output,
-    Part,
     RawPart,
     Request,
     SamplingParams,
@@ -26,7 +18,8 @@ from mmserve.core import (
     VideoPart,
 )
 from mmserve.lang.backends.port import Call, OptionScore
-from mmserve.lang.backends.scoring import scoring_request, whole_output
+from mmserve.lang.backends.scoring import whole_output
+from mmserve.lang.calls import raise_failed_end, request_for, start_call, time_limit
 from mmserve.lang.choices import Entry
 from mmserve.lang.execution import Execution, Statement
 from mmserve.lang.ir import Gen, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, Snapshot
@@ -34,7 +27,7 @@ from mmserve.lang.parameters import CallOptions
 from mmserve.lang.stops import StopWatch
 from mmserve.lang.variables import Answer, Variable, logprob_entry
 
-__all__ = ["perform"]
+__all__ = ["perform", "record"]
 
 _NOTHING = SamplingParams(max_new_tokens=0, temperature=0.0)
 
@@ -49,10 +42,11 @@ def perform(execution: Execution, statement: Statement) -> None:
         case Snapshot() as node:
             _share(execution, node)
         case _:
-            _record(execution, statement)
+            record(execution, statement)
 
 
-def _record(execution: Execution, statement: Statement) -> None:
+def record(execution: Execution, statement: Statement) -> None:
+    """Carry out a statement that needs no model. Changes: the execution."""
     conversation = execution.conversation
     with execution.monitor:
         match statement.node:
@@ -80,7 +74,7 @@ def _generate(execution: Execution, node: Gen, variable: Variable) -> None:
     sampling = replace(
         sampling, constraint=node.constraint, stop=(*sampling.stop, *node.extra_stops)
     )
-    request = _request(options, execution.conversation.parts(), sampling)
+    request = request_for(options, execution.conversation.parts(), sampling)
     answers = [Answer(request.request_id, options) for _ in range(sampling.n)]
     with execution.monitor:
         execution.answers.extend(answers)
@@ -89,7 +83,7 @@ def _generate(execution: Execution, node: Gen, variable: Variable) -> None:
             if sampling.n > 1
             else (answers[0].meta)
         )
-    with _time_limit(execution, options.timeout_s):
+    with time_limit(execution, options.timeout_s):
         _collect(execution, request, answers, options, variable)
     with execution.monitor:
         if execution.error is None:
@@ -107,11 +101,11 @@ def _collect(
     variable: Variable,
 ) -> None:
     watches = [StopWatch(options.stop_regex) for _ in answers]
-    call = _start(execution, request)
+    call = start_call(execution, request)
     for output in call.outputs():
         if execution.error is not None:
             return
-        _raise_failed_end(output)
+        raise_failed_end(output)
         answer, watch = answers[output.index], watches[output.index]
         if answer.finish is not None:
             continue
@@ -132,22 +126,13 @@ def _collect(
         raise BackendFailed(message, status=None)
 
 
-def _raise_failed_end(output: Output) -> None:
-    finish = output.finish
-    if finish is not None and finish.error is not None:
-        raise finish.error
-    if finish is not None and finish.reason in ("abort", "error"):
-        message = "the backend aborted the call"
-        raise Aborted(message)
-
-
 # -- a choice --------------------------------------------------------------------------------
 
 
 def _choose(execution: Execution, node: Select, variable: Variable) -> None:
     options = execution.setting.options
-    request = _request(options, execution.conversation.parts(), _NOTHING)
-    with _time_limit(execution, node.timeout_s or options.timeout_s):
+    request = request_for(options, execution.conversation.parts(), _NOTHING)
+    with time_limit(execution, node.timeout_s or options.timeout_s):
         scores = execution.setting.backend.score(request, node.choices, execution.hold)
         alone = None
         if getattr(node.method, "requires_unconditional_logprobs", False):
@@ -177,7 +162,7 @@ def _alone(
         ids = TokensPart(tuple(token.token_id for token in score.tokens))
         is_single = len(score.tokens) == 1
         calls.append(
-            None if is_single else _start(execution, scoring_request(request, (ids,), 0))
+            None if is_single else start_call(execution, scoringrequest_for(request, (ids,), 0))
         )
     rows: list[list[Entry]] = []
     for score, call in zip(scores, calls, strict=True):
@@ -225,54 +210,13 @@ def _share(execution: Execution, node: Snapshot) -> None:
     conversation = execution.conversation
     options = execution.setting.options
     if node.is_shared and conversation.is_fresh:
-        request = _request(options, conversation.parts(), _NOTHING)
+        request = request_for(options, conversation.parts(), _NOTHING)
         answer = Answer(request.request_id, options)
-        with _time_limit(execution, options.timeout_s):
-            end = whole_output(_start(execution, request))
+        with time_limit(execution, options.timeout_s):
+            end = whole_output(start_call(execution, request))
         with execution.monitor:
             answer.add(end, "")
             execution.answers.append(answer)
             conversation.is_fresh = False
     if execution.error is None:
         node.release()
-
-
-# -- calls -----------------------------------------------------------------------------------
-
-
-def _start(execution: Execution, request: Request) -> Call:
-    call = execution.setting.backend.start(request)
-    execution.hold(call)
-    return call
-
-
-def _request(
-    options: CallOptions,
-    parts: tuple[Part, ...],
-    sampling: SamplingParams,
-) -> Request:
-    if not parts:
-        message = "a call has an empty prompt"
-        raise BadRequest(message, field="prompt", reason="empty", hint="append something first")
-    return Request(
-        request_id=os.urandom(12).hex(),
-        parts=parts,
-        sampling=sampling,
-        cache_salt=options.cache_salt,
-        priority=options.priority,
-    )
-
-
-@contextlib.contextmanager
-def _time_limit(execution: Execution, timeout_s: float | None) -> Iterator[None]:
-    if timeout_s is None:
-        yield
-        return
-    error = CallTimeout(f"a call took longer than {timeout_s:g} s", timeout_s=timeout_s)
-    timer = threading.Timer(timeout_s, execution.fail, (error,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

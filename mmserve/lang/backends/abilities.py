@@ -114,7 +114,7 @@ def check_node(node: Prepared, place: Place, limits: Limits) -> None:
         case Gen():
             _check_gen(node, place, limits)
         case Select():
-            _check_select(node, place, limits)
+            _check_select(node, limits)
         case ImagePart() if not abilities.has_pictures:
             raise limits.refuse("image", "pictures")
         case Clip() if not abilities.has_clips:
@@ -165,7 +165,7 @@ def _values(gen: Gen) -> dict[str, object]:
     return {name: value for name, value in gen.changes.items() if name not in own}
 
 
-def _check_select(node: Select, place: Place, limits: Limits) -> None:
+def _check_select(node: Select, limits: Limits) -> None:
     abilities = limits.abilities
     if not abilities.has_choices:
         raise limits.refuse("select", "a select", f"ask with gen, or {_OURS}")

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from mmserve.core import BackendFailed, Request, UnsupportedByBackend
-from mmserve.lang.backends.http_call import SILENCE_S, HttpCall, refusal, transport_errors
 from mmserve.lang.backends.abilities import EVERYTHING, Abilities
+from mmserve.lang.backends.http_call import SILENCE_S, HttpCall, refusal, transport_errors
 from mmserve.lang.backends.port import Call, Scores
 from mmserve.lang.backends.replies import choice_scores
 from mmserve.lang.backends.scoring import whole_output
