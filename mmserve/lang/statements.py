@@ -18,7 +18,7 @@ from mmserve.core import (
     VideoPart,
 )
 from mmserve.lang.backends.port import Call, OptionScore
-from mmserve.lang.backends.scoring import whole_output
+from mmserve.lang.backends.scoring import scoring_request, whole_output
 from mmserve.lang.calls import raise_failed_end, request_for, start_call, time_limit
 from mmserve.lang.choices import Entry
 from mmserve.lang.execution import Execution, Statement
@@ -162,7 +162,7 @@ def _alone(
         ids = TokensPart(tuple(token.token_id for token in score.tokens))
         is_single = len(score.tokens) == 1
         calls.append(
-            None if is_single else start_call(execution, scoringrequest_for(request, (ids,), 0))
+            None if is_single else start_call(execution, scoring_request(request, (ids,), 0))
         )
     rows: list[list[Entry]] = []
     for score, call in zip(scores, calls, strict=True):
