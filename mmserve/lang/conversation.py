@@ -77,6 +77,13 @@ class Conversation:
             return tuple(self._closed)
         return (*self._closed, Turn(self.role, tuple(self._open), is_open=True))
 
+    def open_text(self) -> str:
+        """The text of the open turn so far; "" outside turns. Pure."""
+        if self.role is None:
+            return ""
+        texts = [part.text for part in self._open if isinstance(part, (TextPart, RawPart))]
+        return "".join(texts)
+
     def messages(self) -> list[dict[str, object]]:
         """The turns in OpenAI form; text outside turns has no place in it. Pure."""
         turns = [part for part in self.parts() if isinstance(part, Turn)]

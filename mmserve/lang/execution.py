@@ -31,6 +31,7 @@ from mmserve.lang.ir import (
 from mmserve.lang.monitor import Monitor
 from mmserve.lang.parameters import CallOptions
 from mmserve.lang.places import Place
+from mmserve.lang.surplus import Surplus
 from mmserve.lang.variables import Answer, Variable
 
 __all__ = ["Execution", "Setting", "Statement"]
@@ -62,7 +63,11 @@ class Setting:
 
 
 class Execution:
-    """Content, variables and pending statements of one state."""
+    """Content, variables and pending statements of one state.
+
+    `surplus` is text that an API has written ahead; `deferred` are statements of the open turn
+    that wait for its end, where one call answers them all.
+    """
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -78,6 +83,8 @@ class Execution:
         self.is_held = False
         self.children: list[Execution] = []
         self.answers: list[Answer] = []
+        self.surplus = Surplus()
+        self.deferred: list[Statement] = []
         self._queue: deque[Statement] = deque()
         self._current: Statement | None = None
         self._calls: list[Call] = []
@@ -134,11 +141,23 @@ class Execution:
                 self.declared.append(name)
         return variable
 
+    @property
+    def is_put_off(self) -> bool:
+        """Whether calls wait for the end of the open turn, so that it cannot be read yet."""
+        return self.setting.limits.collects_turns and bool(self.place.role and self.place.gens)
+
+    def check_readable(self) -> None:
+        """Raise ProgramMisuse if calls wait for the end of a turn that is still open. Pure."""
+        if self.is_put_off and self.error is None:
+            message = "an answer is read inside its turn, which is answered as one at its end"
+            raise ProgramMisuse(message, hint="close the assistant turn first")
+
     def open_up(self, parent: Execution) -> None:
         """Take over the content of `parent` and start. Changes: everything here."""
         with self.monitor:
             self.conversation = parent.conversation.copy()
             self.texts = list(parent.texts)
+            self.surplus = parent.surplus
             self.is_held = False
             self.monitor.notify()
         self._kick()
@@ -157,7 +176,9 @@ class Execution:
             if self._is_draining or self.is_held or not self._queue or self.error is not None:
                 return
             self._is_draining = True
-            is_slow = any(_waits_for_model(statement.node) for statement in self._queue)
+            is_slow = bool(self.deferred) or any(
+                _waits_for_model(statement.node) for statement in self._queue
+            )
         if is_slow:
             threading.Thread(target=self._drain, name="mmserve-state", daemon=True).start()
         else:
@@ -231,7 +252,7 @@ class Execution:
                 return
             self.error = error
             pending = [self._current, *self._queue] if self._current else list(self._queue)
-            for statement in pending:
+            for statement in (*self.deferred, *pending):
                 statement.variable.fail(error)
             for scope in self._scopes:
                 scope.fail(error)

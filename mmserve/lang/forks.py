@@ -35,13 +35,15 @@ StateT = TypeVar("StateT", bound=Child)
 def split(parent: Execution, size: int) -> list[Execution]:
     """Children of `parent` that continue it once it has come to this point.
 
-    Raises ProgramMisuse for a size below 1 or a joined parent. Cost: with two or more children,
+    Raises ProgramMisuse for a size below 1, a joined parent, or calls that wait for the end of
+    their turn. Cost: with two or more children,
     one call for the content appended since the last call. Changes: parent's queue.
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         message = f"fork size is {size!r}, it must be at least 1"
         raise ProgramMisuse(message)
     parent.check_open()
+    parent.check_readable()
     children = [Execution(parent.setting) for _ in range(size)]
     with parent.monitor:
         for child in children:
@@ -162,6 +164,7 @@ def _wait_for_all(parent: Execution, children: Sequence[Execution], on_error: st
     )
     parent.raise_error()
     for child in children:
+        child.check_readable()
         if child.error is not None:
             child.is_error_read = True
     for child in children:

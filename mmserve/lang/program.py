@@ -18,8 +18,8 @@ from mmserve.lang.execution import Execution, Setting
 from mmserve.lang.monitor import Monitor
 from mmserve.lang.parameters import RUN_NAMES, CallOptions, run_options
 from mmserve.lang.settings import as_backend, global_config
+from mmserve.lang.speculation import performer
 from mmserve.lang.state import ProgramState
-from mmserve.lang.statements import perform
 
 __all__ = ["Program", "function"]
 
@@ -259,11 +259,17 @@ class Program:
         skips = global_config.skip_special_tokens_in_output
         sampling = replace(options.sampling, skip_special_tokens=skips)
         options = replace(options, sampling=sampling)
-        limits = Limits(backend.name, backend.abilities)
+        limits = Limits.of(backend.name, backend.abilities, self.num_api_spec_tokens)
         check_options(options, limits)
         monitor = Monitor()
         setting = Setting(
-            backend, limits, options, Body(), monitor, perform, is_stepwise=not use_thread
+            backend,
+            limits,
+            options,
+            Body(),
+            monitor,
+            performer(limits),
+            is_stepwise=not use_thread,
         )
         execution = Execution(setting)
         monitor.interrupt = execution.cancel

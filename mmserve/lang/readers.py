@@ -20,12 +20,14 @@ def wait_for(execution: Execution, name: str) -> Variable:
 
     def is_ready() -> bool:
         variable = execution.variables.get(name)
-        if variable is not None:
+        if variable is not None and (body.is_elsewhere or not execution.is_put_off):
             return variable.is_settled
         return execution.error is not None or not body.is_elsewhere
 
     execution.monitor.wait(is_ready)
     variable = execution.variables.get(name)
+    if variable is not None and not variable.is_settled:
+        execution.check_readable()
     if variable is None:
         execution.raise_error()
         message = f"no statement sets {name!r}"
@@ -42,6 +44,7 @@ def wait_until_over(execution: Execution) -> None:
     body = execution.setting.body
     execution.monitor.wait(lambda: execution.is_over(is_elsewhere=body.is_elsewhere))
     execution.raise_error()
+    execution.check_readable()
 
 
 def converted(variable: Variable) -> object:
@@ -122,9 +125,9 @@ class TextReader:
     def _is_over(self) -> bool:
         execution = self._execution
         self._texts()
-        if self._variable is not None:
-            return self._variable.is_settled
         is_elsewhere = execution.setting.body.is_elsewhere
+        if self._variable is not None and (is_elsewhere or not execution.is_put_off):
+            return self._variable.is_settled
         if self._name is None:
             return execution.is_over(is_elsewhere=is_elsewhere)
         return execution.error is not None or not is_elsewhere
@@ -141,6 +144,8 @@ class TextReader:
             return text or self._whole_value()
 
     def _raise_error(self) -> None:
+        if self._variable is None or not self._variable.is_settled:
+            self._execution.check_readable()
         if self._variable is not None:
             if self._variable.error is not None:
                 self._execution.is_error_read = True

@@ -139,7 +139,9 @@ def _choose(execution: Execution, node: Select, variable: Variable) -> None:
             alone = _alone(execution, request, scores.options)
     if execution.error is not None:
         return
-    meta = _decide(node, scores.options, alone)
+    meta: dict[str, object] = {"choice_index": scores.winner}
+    if scores.winner is None:
+        meta = _decide(node, scores.options, alone)
     winner = node.choices[int(str(meta["choice_index"]))]
     answer = Answer(request.request_id, options)
     answer.add(scores.prompt_end, "")
@@ -209,7 +211,8 @@ def _entry(token: TokenLogprob) -> Entry:
 def _share(execution: Execution, node: Snapshot) -> None:
     conversation = execution.conversation
     options = execution.setting.options
-    if node.is_shared and conversation.is_fresh:
+    has_use = execution.setting.limits.abilities.has_prefix_calls
+    if node.is_shared and conversation.is_fresh and has_use:
         request = request_for(options, conversation.parts(), _NOTHING)
         answer = Answer(request.request_id, options)
         with time_limit(execution, options.timeout_s):

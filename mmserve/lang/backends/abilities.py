@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mmserve.core import ImagePart, ProgramMisuse, RawPart, TextPart, UnsupportedByBackend
 from mmserve.core import VideoPart as Clip
 from mmserve.lang.choices import token_length_normalized
-from mmserve.lang.ir import Gen, Prepared, Select
+from mmserve.lang.ir import Gen, Prepared, RoleBegin, Select
 from mmserve.lang.parameters import CallOptions, asked_names
 from mmserve.lang.places import Place
 
@@ -39,6 +39,8 @@ class Abilities:
         has_turns: turns may stand in prompts.
         has_free_text: text and calls may stand outside turns.
         has_partial_turns: a call may continue a turn that already has content.
+        has_raw: text may spell control tokens, by `raw`.
+        has_prefix_calls: a call may generate nothing: it ranks, or computes a prefix early.
         has_choices: `select` with the default rule.
         has_rules: `select` with any rule, from exact log-probabilities.
     """
@@ -50,6 +52,8 @@ class Abilities:
     has_turns: bool = True
     has_free_text: bool = False
     has_partial_turns: bool = False
+    has_raw: bool = False
+    has_prefix_calls: bool = False
     has_choices: bool = False
     has_rules: bool = False
 
@@ -64,6 +68,8 @@ EVERYTHING = Abilities(
     has_clips=True,
     has_free_text=True,
     has_partial_turns=True,
+    has_raw=True,
+    has_prefix_calls=True,
     has_choices=True,
     has_rules=True,
 )
@@ -80,6 +86,19 @@ class Limits:
     backend: str
     abilities: Abilities = EVERYTHING
     num_spec_tokens: int | None = None
+
+    @classmethod
+    def of(cls, backend: str, abilities: Abilities, num_spec_tokens: int | None) -> Limits:
+        """Limits under a program's wish to speculate; it counts where it can help. Pure."""
+        is_useful = not abilities.has_partial_turns or abilities.has_free_text
+        if abilities is EVERYTHING or not is_useful:
+            num_spec_tokens = None
+        return cls(backend, abilities, num_spec_tokens)
+
+    @property
+    def collects_turns(self) -> bool:
+        """Whether the calls of a turn are made as one at its end. Pure."""
+        return self.num_spec_tokens is not None and not self.abilities.has_partial_turns
 
     def refuse(self, parameter: str, message: str, hint: str = _OURS) -> UnsupportedByBackend:
         """The error for something this backend cannot do. Pure."""
@@ -99,6 +118,8 @@ def check_options(options: CallOptions, limits: Limits) -> None:
     for name in asked_names(options):
         if not limits.abilities.takes(name):
             raise limits.refuse(name, f"{name}", f"leave it out, or {_OURS}")
+    if options.sampling.max_new_tokens == 0:
+        _check_length(limits)
 
 
 def check_node(node: Prepared, place: Place, limits: Limits) -> None:
@@ -115,10 +136,12 @@ def check_node(node: Prepared, place: Place, limits: Limits) -> None:
             _check_gen(node, place, limits)
         case Select():
             _check_select(node, limits)
-        case ImagePart() if not abilities.has_pictures:
-            raise limits.refuse("image", "pictures")
-        case Clip() if not abilities.has_clips:
-            raise limits.refuse("video", "clips", f"append frames as images, or {_OURS}")
+        case ImagePart() | Clip():
+            _check_media(node, limits)
+        case RawPart() if not abilities.has_raw:
+            raise limits.refuse("raw", "raw text", f"append it as text, or {_OURS}")
+        case RoleBegin() if not abilities.has_turns:
+            raise limits.refuse("chat_template", "turns", "give the backend a chat_template")
     if place.role is None and not abilities.has_free_text and _is_content(node):
         raise limits.refuse(
             "text outside turns", "text or calls outside turns", "put it in a user turn"
@@ -130,6 +153,8 @@ def _check_gen(node: Gen, place: Place, limits: Limits) -> None:
     for name in sorted(node.asks):
         if not abilities.takes(name):
             raise limits.refuse(name, name, f"leave it out, or {_OURS}")
+    if node.changes.get("max_new_tokens") == 0:
+        _check_length(limits)
     if node.dtype is not None and node.dtype not in abilities.dtypes:
         raise limits.refuse("dtype", f"dtype {node.dtype}", f"convert the text, or {_OURS}")
     if place.role is None or abilities.has_free_text:
@@ -146,11 +171,47 @@ def _check_gen(node: Gen, place: Place, limits: Limits) -> None:
             "a gen later in its turn",
             "give each gen a turn, or use @function(num_api_spec_tokens=k)",
         )
-    _check_turn(node, place.gens)
+    _check_turn(node, place.gens, limits)
 
 
-def _check_turn(node: Gen, earlier: Sequence[Gen]) -> None:
+_ALONE = frozenset(
+    {
+        "dtype",
+        "ebnf",
+        "json_schema",
+        "logprob_start_len",
+        "n",
+        "regex",
+        "return_logprob",
+        "stop_regex",
+        "top_logprobs_num",
+    }
+)
+
+
+def _check_length(limits: Limits) -> None:
+    if not limits.abilities.has_prefix_calls:
+        hint = f"ask for a token at least, or {_OURS}"
+        raise limits.refuse("max_tokens", "max_tokens 0", hint)
+
+
+def _check_media(node: ImagePart | Clip, limits: Limits) -> None:
+    abilities = limits.abilities
+    if isinstance(node, ImagePart) and not abilities.has_pictures:
+        raise limits.refuse("image", "pictures")
+    if isinstance(node, Clip) and not abilities.has_clips:
+        raise limits.refuse("video", "clips", f"append frames as images, or {_OURS}")
+    for name in ("max_pixels", "min_pixels"):
+        if getattr(node, name) is not None and not abilities.takes(name):
+            raise limits.refuse(name, name, f"resize it before, or {_OURS}")
+
+
+def _check_turn(node: Gen, earlier: Sequence[Gen], limits: Limits) -> None:
     # One call answers all gens of a turn: it has one set of values, and stops part the answer.
+    for name in sorted(_ALONE & node.asks.union(*(gen.asks for gen in earlier))):
+        raise limits.refuse(
+            name, f"{name} for several gens in one turn", "give each gen a turn of its own"
+        )
     for gen in earlier:
         if not (gen.changes.get("stop") or gen.extra_stops):
             message = f"the gen {gen.name!r} is not the last of its turn and has no stop"

@@ -22,10 +22,14 @@ class OptionScore:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The prompt's own end, and a score for each option in order."""
+    """The prompt's own end, and a score for each option in order.
+
+    A backend that can choose but not score names the `winner` by its number, and has no scores.
+    """
 
     prompt_end: Output
     options: tuple[OptionScore, ...]
+    winner: int | None = None
 
 
 class Call(Protocol):
@@ -62,7 +66,7 @@ class Backend(Protocol):
     ) -> Scores:
         """Log-probabilities of each option's tokens after the prompt of `request`.
 
-        Waits. Every call made is handed to `hold` before it is waited for. Raises what they
+        Or the winner by the default rule, if it has choices but no rules. Waits. Every call made is handed to `hold` before it is waited for. Raises what they
         raise.
         """
         ...

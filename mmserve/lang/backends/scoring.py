@@ -27,7 +27,7 @@ from mmserve.core import (
 )
 from mmserve.lang.backends.port import Call, OptionScore, Scores
 
-__all__ = ["PromptCall", "score_by_calls", "scoring_request", "whole_output"]
+__all__ = ["PromptCall", "continued", "score_by_calls", "scoring_request", "whole_output"]
 
 
 class PromptCall(Call, Protocol):
@@ -67,7 +67,7 @@ def score_by_calls(
     prompt = start(request)
     scoring = _Scoring(request, prompt.prompt_ids(), start)
     end = whole_output(prompt)
-    calls = [scoring.begin(_continued(request.parts, option)) for option in options]
+    calls = [scoring.begin(continued(request.parts, option)) for option in options]
     for index, option in enumerate(options):
         if not scoring.keeps_prompt(calls[index]):
             calls[index].cancel()
@@ -111,12 +111,13 @@ def whole_output(call: Call) -> Output:
     return replace(end, prompt_logprobs=tuple(prompt_logprobs), logprobs=tuple(logprobs))
 
 
-def _continued(parts: tuple[Part, ...], option: str) -> tuple[Part, ...]:
+def continued(parts: tuple[Part, ...], text: str) -> tuple[Part, ...]:
+    """Parts with `text` at their end, in the open turn if there is one. Pure."""
     last = parts[-1] if parts else None
     if isinstance(last, Turn) and last.is_open:
-        inner = _joined(last.parts, option)
+        inner = _joined(last.parts, text)
         return (*parts[:-1], replace(last, parts=inner))  # type: ignore[arg-type]
-    return _joined(parts, option)
+    return _joined(parts, text)
 
 
 def _joined(parts: tuple[Part, ...], option: str) -> tuple[Part, ...]:
