@@ -181,7 +181,11 @@ def image(
     The content is taken when the expression is appended; MediaRefused is raised there.
     """
     _check_bounds(max_pixels, min_pixels)
-    return Expr((Picture(lambda: ImagePart(image_source(expr), max_pixels, min_pixels)),))
+
+    def load() -> ImagePart:
+        return ImagePart(image_source(expr), max_pixels, min_pixels)
+
+    return Expr((Picture(load, "image", expr),))
 
 
 def video(
@@ -214,7 +218,7 @@ def video(
         source, rate = video_source(path, fps)
         return VideoPart(source, num_frames, rate, start_s, end_s, max_pixels, min_pixels)
 
-    return Expr((Picture(load),))
+    return Expr((Picture(load, "video", path),))
 
 
 def _check_bounds(max_pixels: int | None, min_pixels: int | None) -> None:

@@ -44,7 +44,7 @@ def split(parent: Execution, size: int) -> list[Execution]:
         raise ProgramMisuse(message)
     parent.check_open()
     parent.check_readable()
-    children = [Execution(parent.setting) for _ in range(size)]
+    children = [type(parent)(parent.setting) for _ in range(size)]
     with parent.monitor:
         for child in children:
             child.is_held = True

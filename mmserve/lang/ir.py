@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from mmserve.core import Constraint, ImagePart, RawPart, TextPart, VideoPart
 from mmserve.lang.choices import ChoicesMethod
@@ -15,6 +16,7 @@ __all__ = [
     "REGEX_STR",
     "Expr",
     "Gen",
+    "Hole",
     "Node",
     "Picture",
     "Prepared",
@@ -68,6 +70,15 @@ class Picture:
     """A picture or clip as the program named it; `load` takes its content at the append."""
 
     load: Callable[[], ImagePart | VideoPart]
+    kind: Literal["image", "video"]
+    source: object
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A value that is not known while a program is traced; never carried out."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +120,19 @@ class Snapshot:
     refuse: Callable[[BaseException], None]
     is_shared: bool
 
+    @classmethod
+    def of_prefix(cls) -> Snapshot:
+        """Computes the content so far for nobody in particular. Pure."""
+        return cls(lambda: None, lambda _error: None, is_shared=True)
 
-Node = TextPart | RawPart | Picture | Gen | Select | RoleBegin | RoleEnd
+
+Node = TextPart | RawPart | Picture | Hole | Gen | Select | RoleBegin | RoleEnd
 Prepared = (
     TextPart
     | RawPart
     | ImagePart
     | VideoPart
+    | Hole
     | Gen
     | Select
     | RoleBegin

@@ -15,11 +15,13 @@ from mmserve.lang.backends.port import Backend
 from mmserve.lang.batch import Batch, BatchStyle
 from mmserve.lang.body import Body
 from mmserve.lang.execution import Execution, Setting
+from mmserve.lang.ir import Snapshot
 from mmserve.lang.monitor import Monitor
 from mmserve.lang.parameters import RUN_NAMES, CallOptions, run_options
 from mmserve.lang.settings import as_backend, global_config
 from mmserve.lang.speculation import performer
 from mmserve.lang.state import ProgramState
+from mmserve.lang.tracing import Graph, constant_prefix, is_tracing, trace
 
 __all__ = ["Program", "function"]
 
@@ -77,9 +79,41 @@ class Program:
             message = f"the first parameter of {self.__name__} must be called s"
             raise ProgramMisuse(message)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> ProgramState:  # noqa: ANN401  the program's own
-        """Run it."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  the program's own
+        """Run it; inside a trace, trace it."""
+        if is_tracing():
+            given = self._signature.bind_partial(None, *args, **kwargs).arguments
+            return self.trace(**dict(list(given.items())[1:]))
         return self.run(*args, **kwargs)
+
+    def trace(self, *, backend: object = None, **known: object) -> Graph:
+        """Run the body on placeholders for all but `known`, and give what it appends.
+
+        Parameters with a default have their default. Nothing is asked of a backend; a given one
+        refuses what it cannot do. Raises what the body raises, and ProgramMisuse, naming the
+        line, where the body needs a value that is unknown.
+        """
+        used = None if backend is None else as_backend(backend)
+        return trace(self.__name__, self.function, self._known(known), used)
+
+    def cache(self, backend: object = None) -> None:
+        """Compute the constant prefix, media included, so that runs find it cached.
+
+        The body is run on placeholders up to its first call or unknown value. Waits. Raises
+        what the body raises until then, and what the call raises. Backends that keep no
+        prefixes are not asked.
+        """
+        used = as_backend(backend)
+        prefix = constant_prefix(self.function, self._known({}), used)
+        state = self._begin(used, CallOptions(), (), {}).state
+        state.execution.setting.body.enter()
+        state.execution.append((*prefix, Snapshot.of_prefix()))
+        state.sync()
+
+    def _known(self, known: Mapping[str, object]) -> dict[str, object]:
+        self._refuse_bound(known)
+        self._signature.bind_partial(None, **known)
+        return {**self.bound, **known}
 
     def bind(self, **kwargs: object) -> Program:
         """The program with these parameters fixed.
@@ -253,7 +287,7 @@ class Program:
         args: tuple[object, ...],
         kwargs: Mapping[str, object],
         *,
-        use_thread: bool,
+        use_thread: bool = True,
         is_streaming: bool = False,
     ) -> _Launch:
         skips = global_config.skip_special_tokens_in_output

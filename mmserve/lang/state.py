@@ -6,7 +6,7 @@ import contextlib
 import logging
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from mmserve.core import ProgramMisuse, Usage
 from mmserve.lang.execution import Execution
@@ -112,11 +112,15 @@ class ProgramState:
             warnings.warn("position_ids_offset has no effect", stacklevel=2)
         children = []
         for index, execution in enumerate(split(self.execution, size)):
-            child = ProgramState(execution, is_streaming=self._is_streaming)
+            child = type(self)(execution, is_streaming=self._is_streaming)
             child.index = index
             child.row = self.row
             children.append(child)
-        return ForkGroup(self.execution, children)
+        return self._group(self.execution, children)
+
+    @staticmethod
+    def _group(parent: Execution, children: Sequence[ProgramState]) -> ForkGroup[ProgramState]:
+        return ForkGroup(parent, children)
 
     # -- reading -----------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmserve.core.svg import cut
 from mmserve.radix.excerpt import (
     Branch,
     Sums,
@@ -23,7 +24,6 @@ from mmserve.radix.excerpt import (
     state_of,
     sums_of,
 )
-from mmserve.radix.svg import cut
 from mmserve.radix.tree import RadixTree
 
 __all__ = ["draw", "headline"]

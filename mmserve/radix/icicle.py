@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mmserve.core.svg import INK, PALE, WIDTH, Canvas, Paint, fitted
 from mmserve.radix.drawing import headline
 from mmserve.radix.excerpt import (
     Branch,
@@ -23,7 +24,6 @@ from mmserve.radix.excerpt import (
     state_of,
     sums_of,
 )
-from mmserve.radix.svg import INK, PALE, WIDTH, Canvas, Paint, fitted
 from mmserve.radix.tree import RadixTree
 
 __all__ = ["draw_icicle"]

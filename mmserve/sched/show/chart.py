@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from mmserve.radix.svg import cut
+from mmserve.core.svg import cut
 from mmserve.sched.books.report import SchedReport
 from mmserve.sched.show.lanes import Lane, Waiter, lanes_of
 from mmserve.sched.show.timeline import StepRecord

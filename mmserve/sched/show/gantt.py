@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mmserve.radix.svg import INK, PALE, WIDTH, Canvas, Paint, cut, fitted
+from mmserve.core.svg import INK, PALE, WIDTH, Canvas, Paint, cut, fitted
 from mmserve.sched.show.axis import Axis, time_words
 from mmserve.sched.show.chart import headline
 from mmserve.sched.show.lanes import Lane, Waiter, lanes_of

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmserve.core.svg import Canvas, Paint, cut, fitted, printable
 from mmserve.radix import RadixTree, draw
 from mmserve.radix.excerpt import meaning, name_of
 from mmserve.radix.icicle import draw_icicle
-from mmserve.radix.svg import Canvas, Paint, cut, fitted, printable
 
 SVG = "{http://www.w3.org/2000/svg}"
 
