@@ -52,6 +52,7 @@ _MAY_BE_ZERO = (
     "feature_cache_tokens",
     "grammar_cache_bytes",
     "source_cache_bytes",
+    "max_file_store_bytes",
 )
 
 

@@ -156,7 +156,12 @@ class MediaConfig:
     )
     media_folder: str | None = _setting(None, "folder that file:// may read from")
     workers: int = _setting(2, "threads that decode media")
-    source_cache_bytes: int = _setting(256 * _MIB, "bytes of fetched media kept in memory")
+    source_cache_bytes: int = _setting(
+        256 * _MIB, "most bytes of media held for hints: fetched, or waiting to be decoded"
+    )
+    source_cache_s: float = _setting(
+        60.0, "seconds that media fetched for a hint wait for a request to use them"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +199,9 @@ class ServerConfig:
         is_secret=True,
     )
     max_body_bytes: int = _setting(100 * _MIB, "most bytes of a request body")
+    max_file_store_bytes: int = _setting(
+        1024 * _MIB, "bytes of uploaded files kept; the least recently used leave first"
+    )
 
     def __post_init__(self) -> None:
         """Raise BadRequest for keys that would let everybody pass or tell nobody apart."""

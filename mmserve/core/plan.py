@@ -101,7 +101,7 @@ class EncodeItem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForwardPlan:
-    """One step: free `drop` features, encode, then run the rows together.
+    """One step: free `drop` features, encode, then run the rows together, if there are any.
 
     At each layer all rows write their KV before any attends, so a row may read slots that an
     earlier row of the same plan writes.

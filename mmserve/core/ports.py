@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from mmserve.core.model import ModelInfo
 from mmserve.core.output import Output, PromptReport
 from mmserve.core.plan import ForwardPlan, SampledTokens
-from mmserve.core.request import Request
+from mmserve.core.request import ImagePart, Request, VideoPart
 
 if TYPE_CHECKING:  # keeps the start of the command line and the language light
     import numpy as np
@@ -93,6 +93,18 @@ class Client(Protocol):
 
     def submit(self, request: Request) -> Ticket:
         """Hand a request in. Never blocks on the model; a refusal is raised by the ticket."""
+        ...
+
+    def prepare(
+        self, part: ImagePart | VideoPart, *, cache_salt: str = "", client: str = ""
+    ) -> None:
+        """Say that requests of this salt will soon have this part; returns at once.
+
+        A hint: what a request would fetch, decode and encode may begin now, and a request that
+        comes meanwhile shares it. Never raises for the content, and may do nothing: a part that
+        cannot be used is refused when a request uses it. Work is charged to `client`. Said
+        twice is said once.
+        """
         ...
 
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:

@@ -44,6 +44,8 @@ def engine_counters(
         "prompt_tokens_cached_total": counts.cached_tokens,
         "generated_tokens_total": counts.generated_tokens,
         "encoded_items_total": counts.encoded_items,
+        "early_items_total": counts.early_items,
+        "early_items_used_total": counts.early_items_used,
         "retractions_total": counts.retractions,
     }
     for reason, number in ends.items():
@@ -52,6 +54,7 @@ def engine_counters(
         named["media_fetches_total"] = media.num_fetches
         named["media_decodes_total"] = media.num_pictures + media.num_clip_passes
         named["media_preprocesses_total"] = media.num_preprocesses
+        named["media_prepared_total"] = media.num_prepared
     return named
 
 

@@ -13,15 +13,18 @@ from typing import Any, Literal, Self
 from mmserve.core import (
     Broken,
     EngineConfig,
+    ImagePart,
     ModelInfo,
     Output,
     Part,
     Request,
     SamplingParams,
+    VideoPart,
 )
 from mmserve.engine.answer import Answer, collect
 from mmserve.engine.calls import chat_parts, prompt_parts, sampling_of
 from mmserve.engine.counters import engine_counters, sched_counters
+from mmserve.engine.early import Hints
 from mmserve.engine.intake import Prepared, as_ours
 from mmserve.engine.load import Parts, load_parts
 from mmserve.engine.loop import EngineLoop
@@ -67,8 +70,10 @@ class Engine:
             parts.plane,
             model=parts.model,
             tokenizer=parts.tokenizer,
+            early_bytes=parts.config.media.source_cache_bytes,
             verify_steps=parts.config.verify_steps,
         )
+        self._hints = Hints(parts.plane, self._loop.anticipate)
         self._text_pool = ThreadPoolExecutor(_INTAKE_THREADS, thread_name_prefix="mmserve-text")
         self._media_pool = ThreadPoolExecutor(
             2 * _INTAKE_THREADS, thread_name_prefix="mmserve-intake"
@@ -106,6 +111,12 @@ class Engine:
         else:
             self._loop.submit(prepared, ticket)
 
+    def prepare(
+        self, part: ImagePart | VideoPart, *, cache_salt: str = "", client: str = ""
+    ) -> None:
+        """A hint that requests will soon have this part; see `core.ports.Client`."""
+        self._hints.add(part, cache_salt, client)
+
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Token ids of template text; see `core.ports.Client`."""
         token_ids = self._parts.tokenizer.encode_template(text)
@@ -119,12 +130,14 @@ class Engine:
         return self._parts.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def flush_cache(self, timeout_s: float = 0.0) -> bool:
-        """Forget cached KV and features; see `core.ports.Client`."""
+        """Forget cached KV, features and hints; see `core.ports.Client`."""
         deadline = time.monotonic() + timeout_s
-        while not self._loop.call(self._parts.scheduler.flush).result():
+        while not self._loop.flush():
             if time.monotonic() >= deadline:
                 return False
             time.sleep(_FLUSH_POLL_S)
+        if self._parts.plane is not None:
+            self._parts.plane.forget()
         return True
 
     def counters(self) -> dict[str, float]:
@@ -195,6 +208,7 @@ class Engine:
             self._is_closed = True
             self._text_pool.shutdown(wait=True)
             self._media_pool.shutdown(wait=True)
+            self._hints.close()
             self._loop.close()
             if self._parts.plane is not None:
                 self._parts.plane.close()

@@ -24,12 +24,13 @@ from mmserve.core import (
     Runner,
     RunnerFailed,
 )
+from mmserve.engine.early import EarlyItems
 from mmserve.engine.intake import Prepared, as_ours
 from mmserve.engine.stream import SequenceStream
 from mmserve.engine.ticket import EngineTicket
 from mmserve.prompt import Tokenizer
 from mmserve.sched import Scheduler, SequenceSpec, SequenceUpdate
-from mmserve.vision import MediaPlane
+from mmserve.vision import MediaItem, MediaPlane
 
 __all__ = ["EngineLoop", "Pixels"]
 
@@ -63,6 +64,7 @@ class EngineLoop:
         *,
         model: ModelInfo,
         tokenizer: Tokenizer,
+        early_bytes: int = 0,
         verify_steps: bool = False,
     ) -> None:
         self._scheduler = scheduler
@@ -71,6 +73,7 @@ class EngineLoop:
         self._model = model
         self._tokenizer = tokenizer
         self._verify_steps = verify_steps
+        self._early = EarlyItems(scheduler.is_anticipated, early_bytes)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._gate = threading.Lock()
         """Held while work goes into the inbox, and while that is closed for good."""
@@ -104,6 +107,10 @@ class EngineLoop:
         if not self._put(lambda: self._add(prepared, ticket)):
             ticket.refuse(self._reason())
 
+    def anticipate(self, items: tuple[MediaItem, ...], client: str) -> None:
+        """Queue media that a request will soon ask about. Changes: the inbox."""
+        self._put(lambda: self._anticipate(items, client))
+
     def cancel(self, ticket: EngineTicket) -> None:
         """Queue the abort of a request. Changes: the inbox."""
         if not ticket.is_settled:
@@ -122,6 +129,17 @@ class EngineLoop:
         if not self._put(answer):
             future.set_exception(self._reason())
         return future
+
+    def flush(self) -> bool:
+        """Forget cached KV, features and hints; False if sequences run. Waits for the loop."""
+
+        def work() -> bool:
+            is_flushed = self._scheduler.flush()
+            self._early.prune()
+            return is_flushed
+
+        is_flushed: bool = self.call(work).result()
+        return is_flushed
 
     def close(self) -> None:
         """Stop after the current step and end what is open with "abort". Idempotent."""
@@ -227,6 +245,7 @@ class EngineLoop:
                 self._forget(sequence_id, ticket)
             ticket.refuse(as_ours(error, "the request could not be scheduled"))
             return
+        self._early.prune()
         ticket.accept(prepared.report)
 
     def _add_sequence(
@@ -260,12 +279,26 @@ class EngineLoop:
         wanted = self._scheduler.wanted()
         if not wanted or self._plane is None:
             return
-        items = tuple(self._sharers(digest)[0].items[digest] for digest in wanted)
+        items = tuple(self._item(digest) for digest in wanted)
 
         def on_ready(*news: Any) -> None:  # noqa: ANN401  (the fields of Pixels)
             self._put(lambda: self._take_pixels(Pixels(*news)))
 
         self._plane.request_pixels(items, on_ready)
+
+    def _item(self, digest: bytes) -> MediaItem:
+        """How to decode what is wanted, for a request, or else for a hint. Pure."""
+        sharers = self._sharers(digest)
+        item = sharers[0].items[digest] if sharers else self._early.get(digest)
+        if item is None:
+            raise Broken("pixels are wanted of a picture that nobody has")
+        return item
+
+    def _anticipate(self, items: tuple[MediaItem, ...], client: str) -> None:
+        if self._is_open and self._early.has_room(items):
+            sizes = {item.digest: item.num_tokens for item in items}
+            self._scheduler.anticipate(sizes, client)
+            self._early.add(items)
 
     def _sharers(self, digest: bytes) -> list[Prepared]:
         """Requests under way that have this picture, each once. Pure."""
@@ -280,15 +313,18 @@ class EngineLoop:
         for prepared in sharers:
             prepared.media_ms.decode += pixels.decode_ms
             prepared.media_ms.preprocess += pixels.preprocess_ms
-        if pixels.inputs is not None and sharers:
-            num_patches = sharers[0].items[pixels.digest].num_patches
+        hinted = self._early.pop(pixels.digest)
+        item = sharers[0].items[pixels.digest] if sharers else hinted
+        if pixels.inputs is not None and item is not None:
             self._scheduler.provide(
                 pixels.digest,
                 pixels.inputs,
-                num_patches=num_patches,
+                num_patches=item.num_patches,
                 decode_ms=pixels.decode_ms,
             )
         else:
+            if hinted is not None:
+                _log.debug("a hint came to nothing: %s", pixels.error)
             error = pixels.error or Aborted("nobody needs the picture any more")
             self._publish(self._scheduler.refuse(pixels.digest, error))
 

@@ -3,19 +3,21 @@
 wanted -> (engine decodes) -> provide -> EncodeItem of a step -> features, pinned while a
                                          running sequence has tokens of the span to compute
 
-Pixels are dropped once encoded; if features and KV are lost, they are wanted again.
+Pixels are dropped once encoded; if features and KV are lost, they are wanted again. Pictures
+that are only hinted at (`early`) go the same way after all others, and are not pinned.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from mmserve.core import EncodeItem, FeatureUse, LedgerBroken, MediaSpan
+from mmserve.sched.early import Hints
 from mmserve.sched.sequence import Sequence
 from mmserve.vision.ledger import FeatureLedger
 
@@ -63,12 +65,22 @@ class MediaDesk:
         """Work on pictures somebody has that was charged to all who did."""
         self._ahead_tokens = min(2 * capacity_tokens, _AHEAD_TOKENS)
         self._num_tokens = 0
+        self.hints = Hints(capacity_tokens)
+        self.num_early = 0
+        """Pictures encoded because of a hint."""
+        self.num_early_used = 0
+        """Of these, how many a sequence came for while the features were there."""
+        self._early: bytes | None = None
+        """Of the step that is out: what it encodes because of a hint."""
 
     # Sequences come and go
 
     def register(self, sequence: Sequence) -> None:
-        """A sequence may need its pictures. Changes: who needs what."""
+        """A sequence may need its pictures. Changes: who needs what; hints come true."""
         for span in sequence.spec.prompt.spans:
+            hint = self.hints.pop(span.digest)
+            if hint is not None and hint.is_encoded:
+                self.num_early_used += span.digest in self.ledger
             needers = self._needers.setdefault(span.digest, {})
             needers[sequence.sequence_id] = sequence.spec.client
 
@@ -96,12 +108,13 @@ class MediaDesk:
         """Whom work on a picture is charged to: how many shares each client has.
 
         All who have the picture, the first time; then `client`, or who asked for the pixels, so
-        that nobody who waits pays again and again. Nobody, if nobody has it. Changes: what has
-        been shared.
+        that nobody who waits pays again and again. If nobody has it, who hinted at it, or
+        nobody. Changes: what has been shared.
         """
         clients = tuple(self._needers.get(digest, {}).values())
         if not clients:
-            return Counter()
+            is_hinted = digest in self.hints
+            return Counter((self.hints[digest].client,)) if is_hinted else Counter()
         if (digest, work) in self._shared:
             payer = self._asked_by.get(digest, clients[0]) if client is None else client
             return Counter((payer,))
@@ -129,38 +142,119 @@ class MediaDesk:
 
     def ask_ahead(self, spans: Iterable[MediaSpan], client: str) -> None:
         """Want pixels of spans that come later, within bounds. Changes: what is wanted."""
+        num_early = sum(self._early_tokens(digest) for digest in self.hints)
         for span in spans:
-            if self._num_tokens and self._num_tokens + span.num_tokens > self._ahead_tokens:
+            num_tokens = self._num_tokens - num_early
+            if num_tokens and num_tokens + span.num_tokens > self._ahead_tokens:
                 return
             self.ask(span, client)
 
     def take_wanted(self) -> tuple[bytes, ...]:
         """Digests asked for since the last call and still needed; others are not awaited.
 
+        When nothing is awaited any more, those of the next hint.
         Changes: what is awaited; none is named again.
         """
         asked, self._newly_asked = self._newly_asked, []
         for digest in asked:
-            if digest not in self._needers:
+            if digest not in self._needers and digest not in self.hints:
                 self.refuse(digest)
-        return tuple(digest for digest in asked if digest in self._asked)
+        wanted = tuple(digest for digest in asked if digest in self._asked)
+        return wanted or self._ask_early()
 
     def provide(self, digest: bytes, inputs: dict[str, NDArray[Any]], num_patches: int) -> None:
         """Pixels have come; ignored if nobody needs them. Changes: pixels at hand."""
         num_tokens = self._asked.pop(digest, 0)
         self._num_tokens -= num_tokens
-        if digest not in self._needers or digest in self.ledger or digest in self._pixels:
+        is_needed = digest in self._needers or digest in self.hints
+        if not is_needed or digest in self.ledger or digest in self._pixels:
             return
         self._pixels[digest] = _Pixels(inputs, num_patches, num_tokens)
         self._num_tokens += num_tokens
 
     def refuse(self, digest: bytes) -> None:
-        """Pixels cannot be had. Changes: they are not awaited any more."""
+        """Pixels cannot be had. Changes: they are not awaited any more, nor hinted at."""
         self._num_tokens -= self._asked.pop(digest, 0)
+        if digest in self.hints:
+            self._let_go(digest)
 
     def has_pixels(self, digest: bytes) -> bool:
         """Whether this picture can be used without asking. Pure."""
         return digest in self.ledger or digest in self._pixels
+
+    # Hints
+
+    def anticipate(self, sizes: Mapping[bytes, int], client: str, now_s: float) -> None:
+        """Take up pictures (tokens by digest) that somebody will soon ask about: all, or none.
+
+        Those that somebody has, or whose features are here, need nothing. Changes: hints; old
+        ones make room.
+        """
+        for digest in self.hints:
+            if self.hints[digest].is_encoded and digest not in self.ledger:
+                self.hints.pop(digest)  # its features were evicted
+        fresh = {
+            digest: num_tokens
+            for digest, num_tokens in sizes.items()
+            if not (digest in self._needers or digest in self.ledger or digest in self.hints)
+        }
+        num_tokens = sum(fresh.values())
+        for digest in self.hints.old(now_s):
+            if not self.hints.has_room(num_tokens):
+                self._let_go(digest)
+        if fresh and self.hints.has_room(num_tokens):
+            self.hints.add(fresh, client, now_s)
+
+    def forget_hints(self) -> None:
+        """Changes: nothing is hinted at; what was decoded or encoded for that is dropped."""
+        for digest in self.hints:
+            self._let_go(digest)
+
+    def encode_early(self, encoding: Encoding) -> bytes | None:
+        """Encode the first picture hinted at that has few enough patches; None if none is.
+
+        Nor if there is no room: nobody's features make room for it who is here. Changes: the
+        encoding, the ledger.
+        """
+        most_patches = max(encoding.num_patches_left, encoding.lone_patches)
+        for digest in self.hints:
+            pixels = self._pixels.get(digest)
+            if pixels is None or pixels.num_patches > most_patches:
+                continue
+            num_tokens = self.hints[digest].num_tokens
+            victims = self.ledger.victims(num_tokens)
+            is_free = self._needers.keys().isdisjoint(victims)
+            if not is_free or not self.ledger.can_admit(num_tokens):
+                return None
+            self._plan_encode(digest, num_tokens, pixels, encoding)
+            self.ledger.unpin(digest)
+            self.hints[digest].is_encoded = True
+            self._early = digest
+            return digest
+        return None
+
+    def _ask_early(self) -> tuple[bytes, ...]:
+        """Pixels of the next hint, if none are awaited: so nobody waits for more than one."""
+        while not self._asked and (group := self.hints.next_group()):
+            for digest in group:
+                if digest not in self._pixels:
+                    self._asked[digest] = self.hints[digest].num_tokens
+                    self._num_tokens += self._asked[digest]
+            if self._asked:
+                return tuple(self._asked)
+        return ()
+
+    def _let_go(self, digest: bytes) -> None:
+        """A hint comes to nothing. Changes: hints, pixels at hand, the ledger."""
+        hint = self.hints.pop(digest)
+        self._drop_pixels(digest)
+        if hint is not None and hint.is_encoded and digest in self.ledger:
+            self.ledger.forget(digest)
+
+    def _early_tokens(self, digest: bytes) -> int:
+        """Tokens of a picture hinted at whose pixels are asked for, or at hand. Pure."""
+        is_held = digest in self._asked or digest in self._pixels
+        return self.hints[digest].num_tokens if is_held else 0
 
     # A step
 
@@ -196,15 +290,20 @@ class MediaDesk:
         sequence.secured.clear()
 
     def encoded(self, items: Iterable[EncodeItem]) -> None:
-        """These were encoded; their pixels are dropped. Changes: pixels at hand."""
+        """These were encoded; their pixels are dropped. Changes: pixels at hand, counts."""
         for item in items:
             self._drop_pixels(item.digest)
+            self.num_early += item.digest == self._early
+        self._early = None
 
     def not_encoded(self, items: Iterable[EncodeItem], drops: tuple[bytes, ...]) -> None:
-        """The step failed; its sequences have left. Changes: the ledger, the next drops."""
+        """The step failed; its sequences have left. Changes: the ledger, its drops, hints."""
         for item in items:
             if item.digest in self.ledger:
                 self.ledger.forget(item.digest)
+            if item.digest in self.hints:
+                self._let_go(item.digest)
+        self._early = None
         self.ledger.drop_again(drops)
 
     def verify(self, sequences: Iterable[Sequence]) -> None:
@@ -219,6 +318,18 @@ class MediaDesk:
         num_held = sum(pixels.num_tokens for pixels in self._pixels.values())
         if self._num_tokens != num_held + sum(self._asked.values()):
             raise LedgerBroken("pixels at hand are miscounted")
+        self._verify_hints()
+
+    def _verify_hints(self) -> None:
+        hints = self.hints
+        if any(digest in self._needers for digest in hints):
+            raise LedgerBroken("a picture that somebody has is only hinted at")
+        if any(digest not in self._needers and digest not in hints for digest in self._pixels):
+            raise LedgerBroken("pixels are held for nobody")
+        if hints.num_tokens != sum(hints[d].num_tokens for d in hints):
+            raise LedgerBroken("pictures hinted at are miscounted")
+        if hints.num_tokens > hints.limit_tokens:
+            raise LedgerBroken("hints hold more than their share")
 
     def _encode(self, span: MediaSpan, encoding: Encoding, client: str) -> bool:
         pixels = self._pixels.get(span.digest)
@@ -230,11 +341,16 @@ class MediaDesk:
             return False
         if not self.ledger.can_admit(span.num_tokens):
             return False
-        self.ledger.admit(span.digest, span.num_tokens)
-        encoding.items[span.digest] = EncodeItem(span.digest, pixels.inputs)
-        encoding.num_patches[span.digest] = pixels.num_patches
-        encoding.num_patches_left -= pixels.num_patches
+        self._plan_encode(span.digest, span.num_tokens, pixels, encoding)
         return True
+
+    def _plan_encode(
+        self, digest: bytes, num_tokens: int, pixels: _Pixels, encoding: Encoding
+    ) -> None:
+        self.ledger.admit(digest, num_tokens)
+        encoding.items[digest] = EncodeItem(digest, pixels.inputs)
+        encoding.num_patches[digest] = pixels.num_patches
+        encoding.num_patches_left -= pixels.num_patches
 
     def _drop_pixels(self, digest: bytes) -> None:
         pixels = self._pixels.pop(digest, None)

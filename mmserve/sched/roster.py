@@ -155,6 +155,8 @@ class Roster:
             cached_tokens=totals.cached_tokens,
             generated_tokens=totals.generated_tokens,
             encoded_items=totals.encoded_items,
+            early_items=self.desk.num_early,
+            early_items_used=self.desk.num_early_used,
             retractions=totals.retractions,
             finished=dict(totals.finished),
         )

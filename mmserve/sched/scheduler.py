@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -209,10 +209,25 @@ class Scheduler:
         for sequence_id in self._desk.needers(digest):
             self._line.unpark(self._roster.live[sequence_id])
 
+    # Hints
+
+    def anticipate(self, sizes: Mapping[bytes, int], client: str = "") -> None:
+        """Take up pictures (tokens by digest) that a request will soon have: all, or none.
+
+        They are decoded when no sequence waits for pixels, encoded in what steps leave, and
+        kept unpinned until one comes that has them. Their work is charged to `client`. A hint:
+        beyond a bound on tokens nothing is done. Changes: pixels may be wanted.
+        """
+        self._desk.anticipate(sizes, client, self._clock())
+
+    def is_anticipated(self, digest: bytes) -> bool:
+        """Whether a picture is only hinted at, by `anticipate`. Pure."""
+        return digest in self._desk.hints
+
     # Steps
 
     def plan(self) -> ForwardPlan | None:
-        """The next step, or None if nothing can run now.
+        """The next step, or None if nothing can run now; without rows if it only encodes.
 
         Raises:
             LedgerBroken: the step before is not back.
@@ -228,7 +243,8 @@ class Scheduler:
             builder = self._make_room(stalled)
         elif not stalled:
             self._admit(builder)
-        if not builder.rows:
+            builder.encode_early()
+        if not builder.rows and not builder.encoding.items:
             return None
         for planned in builder.rows:
             self._line.keep_claim(planned.sequence)
@@ -275,10 +291,11 @@ class Scheduler:
     # Accounts
 
     def flush(self) -> bool:
-        """Forget all KV and features; False, and nothing forgotten, if sequences run."""
+        """Forget all KV, features and hints; False, and nothing forgotten, if sequences run."""
         if self._roster.running or self._flight is not None:
             return False
         self._memory.flush()
+        self._desk.forget_hints()
         self._desk.ledger.forget_unpinned()
         return True
 

@@ -80,6 +80,8 @@ class StepBuilder:
         """Candidates refused for want of room for features, or of time to encode."""
         self.takes_pictures = True
         """Whether candidates that lack picture tokens may start."""
+        self._lacks_media = False
+        """Whether a row was cut short, or not made, for want of a picture."""
 
     @property
     def num_prompt_left(self) -> int:
@@ -159,6 +161,7 @@ class StepBuilder:
             num_items = len(encoding.items)
             self._leave_room(self._num_prompt_tokens + max(0, span.start - start))
             if not self._desk.secure(sequence, place, span, encoding):
+                self._lacks_media = True
                 return max(start, span.start)
             if len(encoding.items) > num_items:
                 cost = ledgers.config.patch_cost * encoding.num_patches[span.digest]
@@ -174,6 +177,22 @@ class StepBuilder:
         num_encoded = sum(encoding.num_patches.values())
         encoding.num_patches_left = budget.patches_beside(num_tokens) - num_encoded
         encoding.lone_patches = budget.lone_patches if num_tokens <= LONE_TOKENS else 0
+
+    def encode_early(self) -> None:
+        """Encode a picture that is only hinted at, if no row has one encoded, or lacks one.
+
+        Comes after all rows and takes what they leave; a picture beyond the budget needs a step
+        without rows. Changes: the encoding, the ledger, service.
+        """
+        if not len(self._desk.hints) or self._lacks_media or self.encoding.items:
+            return
+        self._leave_room(self._num_prompt_tokens)
+        if self.rows:
+            self.encoding.lone_patches = 0
+        digest = self._desk.encode_early(self.encoding)
+        if digest is not None:
+            cost = self._ledgers.config.patch_cost * self.encoding.num_patches[digest]
+            self._ledgers.fairness.share(self._desk.bill(digest, "encode"), cost)
 
     def watch(self, sequence: Sequence) -> None:
         """Let others wait for what this running sequence will compute. Changes: the step."""

@@ -39,6 +39,9 @@ class Tempo:
         """
         now_s, last_s = self._clock(), self._landed_s
         self._landed_s = now_s
+        if not flight.rows:
+            self._pace.note_encode(flight.num_patches, sampled.encode_ms)
+            return
         num_streams = sum(_is_stream(planned) for planned in flight.rows)
         forward_ms = sampled.forward_ms
         if num_streams:

@@ -66,6 +66,8 @@ class SchedCounts:
         feature_tokens: tokens of encoded media kept on the device.
         prompt_tokens_computed: recomputation after a retraction included.
         cached_tokens: prompt tokens that came from the tree, or from a neighbour in a step.
+        early_items: of those encoded, the ones that were only hinted at by then.
+        early_items_used: of these, the ones a sequence came for while they were kept.
         finished: sequences ended, by reason.
     """
 
@@ -82,6 +84,8 @@ class SchedCounts:
     cached_tokens: int
     generated_tokens: int
     encoded_items: int
+    early_items: int
+    early_items_used: int
     retractions: int
     finished: dict[str, int]
 

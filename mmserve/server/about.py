@@ -86,7 +86,7 @@ async def server_info(service: Service, _http: HttpRequest) -> Response:
             "num_slots": facts.num_slots,
             "settings": _settings(service.config),
             "scheduler": _scheduler(counters),
-            "counters": counters | service.counts.series(),
+            "counters": counters | service.series(),
             "internal_states": [{}],
         }
     )
@@ -122,7 +122,7 @@ async def health_generate(service: Service, http: HttpRequest) -> Response:
 
 async def metrics(service: Service, _http: HttpRequest) -> Response:
     """Counters and gauges of engine and server in Prometheus' text format."""
-    content = metrics_text(await _counters(service), service.counts.series())
+    content = metrics_text(await _counters(service), service.series())
     return Response(content, media_type=_METRICS_TYPE)
 
 

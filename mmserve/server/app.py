@@ -10,16 +10,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from mmserve.core import Aborted, Client, MmserveError, ServerConfig
-from mmserve.server import about, upkeep
+from mmserve.server import about, files, upkeep
 from mmserve.server.answer import now_s
 from mmserve.server.calls import Calls
 from mmserve.server.chat import chat_completions
 from mmserve.server.completions import completions
 from mmserve.server.drawings import show_radix, show_sched
 from mmserve.server.errors import error_object, error_response
+from mmserve.server.file_store import FileStore
 from mmserve.server.guard import Guard
 from mmserve.server.metrics import Counts
 from mmserve.server.native import generate
+from mmserve.server.prepare import prepare
 from mmserve.server.service import Service
 
 __all__ = ["create_app"]
@@ -31,7 +33,13 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("/v1/completions", ("POST",), completions),
     ("/v1/models", ("GET",), about.models),
     ("/v1/models/{name:path}", ("GET",), about.model),
+    ("/v1/files", ("GET",), files.list_files),
+    ("/v1/files", ("POST",), files.upload),
+    ("/v1/files/{id}", ("GET",), files.tell),
+    ("/v1/files/{id}", ("DELETE",), files.delete),
+    ("/v1/files/{id}/content", ("GET",), files.content),
     ("/generate", ("POST", "PUT"), generate),
+    ("/prepare", ("POST",), prepare),
     ("/model_info", ("GET",), about.model_info),
     ("/get_model_info", ("GET",), about.model_info),
     ("/server_info", ("GET",), about.server_info),
@@ -55,7 +63,8 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 def create_app(client: Client, config: ServerConfig) -> FastAPI:
     """The HTTP surfaces of `client`; the app neither starts nor closes it. Pure."""
     counts = Counts()
-    service = Service(client, config, Calls(client), counts, now_s())
+    store = FileStore(config.max_file_store_bytes)
+    service = Service(client, config, Calls(client), counts, now_s(), store)
     app = FastAPI(title="mmserve", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.calls = service.calls
     for path, methods, handler in _ROUTES:

@@ -1,4 +1,4 @@
-"""A request body as JSON: bounded, strictly valid, and of whole characters."""
+"""A request body: bounded, and as JSON strictly valid and of whole characters."""
 
 from __future__ import annotations
 
@@ -12,16 +12,24 @@ from fastapi import Request as HttpRequest
 from mmserve.core import BadRequest
 from mmserve.server.errors import body_too_large
 
-__all__ = ["parse_json", "read_json"]
+__all__ = ["parse_json", "read_bytes", "read_json"]
 
 _THREAD_ABOVE_BYTES = 1 << 18
 
 
 async def read_json(http: HttpRequest, limit_bytes: int) -> Any:  # noqa: ANN401 - any JSON value
-    """The body's JSON value.
+    """The body's JSON value. Raises the 413 refusal or BadRequest."""
+    raw = await read_bytes(http, limit_bytes)
+    if len(raw) > _THREAD_ABOVE_BYTES:
+        return await asyncio.to_thread(parse_json, raw)
+    return parse_json(raw)
+
+
+async def read_bytes(http: HttpRequest, limit_bytes: int) -> bytes:
+    """The body as it came.
 
     A body over the limit is read to its end and thrown away, so that the client gets to see the
-    refusal; one over twice the limit is not. Raises the 413 refusal or BadRequest.
+    refusal; one over twice the limit is not. Raises the 413 refusal.
     """
     pieces: list[bytes] = []
     num_bytes = 0
@@ -33,10 +41,9 @@ async def read_json(http: HttpRequest, limit_bytes: int) -> Any:  # noqa: ANN401
             break
     if num_bytes > limit_bytes:
         raise body_too_large(limit_bytes)
-    raw = b"".join(pieces)
-    if len(raw) > _THREAD_ABOVE_BYTES:
-        return await asyncio.to_thread(parse_json, raw)
-    return parse_json(raw)
+    if num_bytes > _THREAD_ABOVE_BYTES:
+        return await asyncio.to_thread(b"".join, pieces)
+    return b"".join(pieces)
 
 
 def parse_json(raw: bytes) -> Any:  # noqa: ANN401 - any JSON value

@@ -46,7 +46,7 @@ async def chat_completions(service: Service, http: HttpRequest) -> Response:
     """Answer one conversation. Raises what `server.errors` maps to a status."""
     body = await service.read_body(http)
     model = service.client.model
-    chat = chat_call(body, service.caller(http), model)
+    chat = chat_call(body, service.caller(http), model, service.file_finder(http))
     form = _Form(shown_id(http, chat.envelope.rid, "chatcmpl-"), now_s(), model.name, chat)
     opened = service.calls.open([chat.request], [form.shown_id])
     return await ask(

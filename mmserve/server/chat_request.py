@@ -8,7 +8,7 @@ from mmserve.core import BadRequest, ModelInfo, Request, SamplingParams, Turn
 from mmserve.server.clients import Caller
 from mmserve.server.envelope import Envelope, take_envelope
 from mmserve.server.fields import Body, boolean, integer
-from mmserve.server.media import MediaDefaults
+from mmserve.server.media import FindFile, MediaDefaults, no_file
 from mmserve.server.messages import turns_of
 from mmserve.server.sampling import (
     OPENAI_NAMES,
@@ -32,15 +32,19 @@ class ChatCall:
     request: Request
 
 
-def chat_call(body: Body, caller: Caller, model: ModelInfo) -> ChatCall:
-    """Read the whole body. Raises BadRequest for what is wrong, unknown or cannot be honoured.
+def chat_call(
+    body: Body, caller: Caller, model: ModelInfo, find: FindFile = no_file
+) -> ChatCall:
+    """Read the whole body; `find` finds the files it names.
+
+    Raises BadRequest for what is wrong, unknown or cannot be honoured, and NotFound.
 
     Changes: `body` is used up.
     """
     check_model(body, model)
     envelope = take_envelope(body, caller)
     _take_neutral(body)
-    media = MediaDefaults.take(body)
+    media = MediaDefaults.take(body, find)
     turns = body.need("messages", lambda value, name: turns_of(value, name, media))
     sampling = _chat_sampling(body, model)
     body.finish()

@@ -42,6 +42,7 @@ __all__ = [
     "body_too_large",
     "error_object",
     "error_response",
+    "file_too_large",
     "key_missing",
     "not_ready",
     "shutting_down",
@@ -145,6 +146,14 @@ def body_too_large(limit_bytes: int) -> HTTPException:
     """The refusal of a body over `limit_bytes`. Pure."""
     message = f"the request body is larger than the limit of {limit_bytes} bytes"
     detail: Any = {"message": message, "code": "body_too_large"}
+    return HTTPException(413, detail)
+
+
+def file_too_large(num_bytes: int, limit_bytes: int) -> HTTPException:
+    """The refusal of a file that the whole store has no room for. Pure."""
+    message = f"the file has {num_bytes} bytes, this server keeps {limit_bytes} of all files"
+    hint = "send the content with each request, or start the server with --max-file-store-bytes"
+    detail: Any = {"message": f"{message}. hint: {hint}", "code": "file_too_large"}
     return HTTPException(413, detail)
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mmserve.core import BadRequest, ImagePart, RawPart, TextPart, Turn, UrlSource, VideoPart
+from mmserve.core import (
+    BadRequest,
+    BytesSource,
+    ImagePart,
+    RawPart,
+    TextPart,
+    Turn,
+    UrlSource,
+    VideoPart,
+)
 from mmserve.server.fields import Body, anything, list_of, text, word, wrong
 from mmserve.server.media import MediaDefaults, address, clip_item, picture_item
 
@@ -73,13 +82,13 @@ def _picture_part(body: Body, defaults: MediaDefaults) -> ContentPart:
 
 def _picture(value: object, name: str, defaults: MediaDefaults) -> ContentPart:
     if isinstance(value, str):
-        return defaults.picture(address(value, name))
+        return defaults.picture(defaults.address(value, name))
     body = Body(value, name)
     bounds = _detail(body)
     item = {field: body.take(field, anything, None) for field in ("max_pixels", "min_pixels")}
-    source = body.need("url", address)
+    url = body.need("url", address)
     body.finish()
-    return picture_item({"url": source.url, **item}, name, bounds.over(defaults))
+    return picture_item({"url": url, **item}, name, bounds.over(defaults))
 
 
 def _clip_part(body: Body, defaults: MediaDefaults) -> ContentPart:
@@ -88,7 +97,7 @@ def _clip_part(body: Body, defaults: MediaDefaults) -> ContentPart:
 
 def _clip(value: object, name: str, defaults: MediaDefaults) -> VideoPart:
     if isinstance(value, str):
-        return defaults.clip(address(value, name))
+        return defaults.clip(defaults.address(value, name))
     if isinstance(value, dict):
         Body(value, name).take("url", address, None)
     return clip_item(value, name, defaults)
@@ -97,8 +106,9 @@ def _clip(value: object, name: str, defaults: MediaDefaults) -> VideoPart:
 def _anthropic_picture(body: Body, defaults: MediaDefaults) -> ContentPart:
     source = Body(body.need("source", anything), body.name("source"))
     kind = source.need("type", word("base64", "url"))
+    url: UrlSource | BytesSource
     if kind == "url":
-        url = source.need("url", address)
+        url = source.need("url", defaults.address)
     else:
         media_type = source.need("media_type", text)
         url = UrlSource(f"data:{media_type[:100]};base64,{source.need('data', text)}")

@@ -47,7 +47,12 @@ async def generate(service: Service, http: HttpRequest) -> Response:
     spelling = _own_spelling(service.client)
     # base64 takes 9 ms a MB on one core of a busy 2-core machine: not on the event loop
     call = await asyncio.to_thread(
-        native_call, body, service.caller(http), service.client.model, spelling
+        native_call,
+        body,
+        service.caller(http),
+        service.client.model,
+        spelling,
+        service.file_finder(http),
     )
     given = call.rids if isinstance(call.rids, str) else None
     name = shown_id(http, given)

@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import Request as HttpRequest
 
-from mmserve.core import Request, TextPart, TokensPart, Turn
+from mmserve.core import BadRequest, Request, TextPart, TokensPart, Turn
 from mmserve.server.answer import collect
 from mmserve.server.calls import OpenCall
 from mmserve.server.drafts import Draft
@@ -88,7 +88,7 @@ class _Scoring:
     async def _entry(
         self, option: str, opened: OpenCall, prompt_ids: tuple[int, ...]
     ) -> dict[str, Any]:
-        option_ids = (await opened.accepted())[0].token_ids
+        option_ids = await _joined_ids(opened)
         if len(option_ids) <= len(prompt_ids) or option_ids[: len(prompt_ids)] != prompt_ids:
             opened.close()
             own_ids = self._service.client.tokenize(option)
@@ -102,6 +102,16 @@ class _Scoring:
             "token_ids": list(option_ids[len(prompt_ids) :]),
             "logprobs": [finite(entry.logprob) for entry in draft.prompt_logprobs or ()],
         }
+
+
+async def _joined_ids(opened: OpenCall) -> tuple[int, ...]:
+    """Ids of prompt and option joined; none where they merge to fewer than the prompt's own."""
+    try:
+        return (await opened.accepted())[0].token_ids
+    except BadRequest as error:
+        if error.fields.get("field") != "logprob_start_len":
+            raise
+        return ()
 
 
 def _continued(request: Request, option: str) -> Request:

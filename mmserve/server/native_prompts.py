@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,11 +25,12 @@ from mmserve.core import (
 from mmserve.prompt import IMAGE_SPELLINGS, split_placeholders
 from mmserve.server.envelope import short_text
 from mmserve.server.fields import Body, Check, anything, boolean, integers, list_of, text, wrong
-from mmserve.server.media import clip_item, picture_item
+from mmserve.server.media import MediaDefaults, clip_item, picture_item
 
 __all__ = ["NativePrompts", "media_kinds", "take_prompts"]
 
 Media = ImagePart | VideoPart
+TurnPart = TextPart | RawPart | Media
 M = TypeVar("M", bound=Media)
 
 
@@ -41,18 +42,27 @@ class NativePrompts:
     is_batch: bool
 
 
-def take_prompts(body: Body, model: ModelInfo, own_spelling: str) -> NativePrompts:
+def take_prompts(
+    body: Body, model: ModelInfo, own_spelling: str, media: MediaDefaults
+) -> NativePrompts:
     """Read `text`, `input_ids` or `parts`, and media. Changes: the fields count as known.
 
     `own_spelling` is how the model itself spells a picture's place, or "".
     """
+
+    def picture(value: object, name: str) -> Media:
+        return picture_item(value, name, media)
+
+    def clip(value: object, name: str) -> VideoPart:
+        return clip_item(value, name, media)
+
     given = [field for field in ("text", "input_ids", "parts") if body.has(field)]
     if len(given) != 1:
         message = f"{' and '.join(given) or 'none'} of text, input_ids and parts given"
         raise BadRequest(f"{message}, exactly one is needed", field="text", reason="conflict")
     texts, is_text_batch = body.take("text", _texts, ((), False))
     ids, is_ids_batch = body.take("input_ids", _ids(model.vocab_size), ((), False))
-    own_parts = body.take("parts", list_of(_part), None)
+    own_parts = body.take("parts", list_of(lambda item, name: _part(item, name, media)), None)
     is_batch = is_text_batch or is_ids_batch
     if own_parts is not None:
         body.neutral("image_data")
@@ -60,8 +70,8 @@ def take_prompts(body: Body, model: ModelInfo, own_spelling: str) -> NativePromp
         _check_open_turns(own_parts)
         return NativePrompts((own_parts,), is_batch=False)
     num_prompts = len(texts) + len(ids)
-    pictures = _take_media(body, "image_data", picture_item, num_prompts, is_batch=is_batch)
-    clips = _take_media(body, "video_data", clip_item, num_prompts, is_batch=is_batch)
+    pictures = _take_media(body, "image_data", picture, num_prompts, is_batch=is_batch)
+    clips = _take_media(body, "video_data", clip, num_prompts, is_batch=is_batch)
     spellings = (*IMAGE_SPELLINGS, own_spelling) if own_spelling else IMAGE_SPELLINGS
     prompts = [
         split_placeholders(words, spellings, pictures[k], clips[k]) or (RawPart(""),)
@@ -161,35 +171,37 @@ def _from_ids(
     return tuple(part for part in parts if not isinstance(part, TokensPart) or part.token_ids)
 
 
-def _part(value: object, name: str) -> Part:
+def _part(value: object, name: str, media: MediaDefaults) -> Part:
     body = Body(value, name)
     part: Part
     if body.has("role"):
         role = body.need("role", short_text)
-        parts = body.take("parts", list_of(_turn_part), ())
+        inner = list_of(lambda item, where: _turn_part(item, where, media))
+        parts = body.take("parts", inner, ())
         part = Turn(role, parts, is_open=body.take("open", boolean, default=False))
     elif body.has("tokens"):
         part = TokensPart(body.need("tokens", integers(0, 2**31)))
     else:
-        return _turn_part(value, name)
+        return _turn_part(value, name, media)
     body.finish()
     return part
 
 
-def _turn_part(value: object, name: str) -> TextPart | RawPart | ImagePart | VideoPart:
+def _turn_part(value: object, name: str, media: MediaDefaults) -> TurnPart:
     body = Body(value, name)
     given = [kind for kind in _PARTS if body.has(kind)]
     if len(given) != 1:
         kinds = ", ".join(_PARTS)
         raise BadRequest(f"{name} needs exactly one of {kinds}", field=name, reason="value")
-    part = body.need(given[0], _PARTS[given[0]])
+    reader = _PARTS[given[0]]
+    part = body.need(given[0], lambda item, where: reader(item, where, media))
     body.finish()
     return part
 
 
-_PARTS: dict[str, Check[TextPart | RawPart | ImagePart | VideoPart]] = {
-    "text": lambda value, name: TextPart(text(value, name)),
-    "raw": lambda value, name: RawPart(text(value, name)),
+_PARTS: dict[str, Callable[[object, str, MediaDefaults], TurnPart]] = {
+    "text": lambda value, name, _media: TextPart(text(value, name)),
+    "raw": lambda value, name, _media: RawPart(text(value, name)),
     "image": picture_item,
     "video": clip_item,
 }

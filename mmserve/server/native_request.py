@@ -20,6 +20,7 @@ from mmserve.server.fields import (
     word,
     wrong,
 )
+from mmserve.server.media import FindFile, MediaDefaults, no_file
 from mmserve.server.native_prompts import NativePrompts, media_kinds, take_prompts
 from mmserve.server.sampling import (
     NATIVE_NAMES,
@@ -103,14 +104,21 @@ class _Shared:
     priority: int
 
 
-def native_call(body: Body, caller: Caller, model: ModelInfo, own_spelling: str) -> NativeCall:
+def native_call(
+    body: Body,
+    caller: Caller,
+    model: ModelInfo,
+    own_spelling: str,
+    find: FindFile = no_file,
+) -> NativeCall:
     """Read the whole body; `own_spelling` is the model's own placeholder of a picture, or "".
 
-    Raises BadRequest for what is wrong, unknown or cannot be honoured.
+    `find` finds the files it names. Raises BadRequest for what is wrong, unknown or cannot be
+    honoured, and NotFound.
 
     Changes: `body` is used up.
     """
-    prompts = take_prompts(body, model, own_spelling)
+    prompts = take_prompts(body, model, own_spelling, MediaDefaults(find=find))
     num_prompts = len(prompts.parts)
     choices = body.take("choices", list_of(text, most=10_000), None)
     values: Sequence[object] = _each(body, "sampling_params", anything, num_prompts, default={})

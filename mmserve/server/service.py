@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from dataclasses import dataclass
 
 from fastapi import Request as HttpRequest
 
-from mmserve.core import BadRequest, Client, ModelInfo, NotFound, ServerConfig
-from mmserve.server.body import read_json
+from mmserve.core import BadRequest, BytesSource, Client, ModelInfo, NotFound, ServerConfig
+from mmserve.server.body import read_bytes, read_json
 from mmserve.server.calls import Calls
 from mmserve.server.clients import Caller, caller_of, key_of
 from mmserve.server.fields import Body, shown, text
+from mmserve.server.file_store import FileStore
+from mmserve.server.forms import FormField, parse_form
+from mmserve.server.media import FindFile
 from mmserve.server.metrics import Counts
 
 __all__ = ["ID_HEADER", "Service", "check_model", "shown_id"]
@@ -30,14 +34,30 @@ class Service:
     calls: Calls
     counts: Counts
     started_s: int
+    files: FileStore
 
     async def read_body(self, http: HttpRequest) -> Body:
         """The request's JSON object. Raises the 413 refusal or BadRequest."""
         return Body(await read_json(http, self.config.max_body_bytes))
 
+    async def read_form(self, http: HttpRequest) -> dict[str, FormField]:
+        """The request's form by field. Raises the 413 refusal or BadRequest."""
+        raw = await read_bytes(http, self.config.max_body_bytes)
+        content_type = http.headers.get("content-type", "")
+        return await asyncio.to_thread(parse_form, raw, content_type)
+
     def caller(self, http: HttpRequest) -> Caller:
         """Who sends this request, as far as its headers say. Pure."""
         return caller_of(key_of(http.headers.raw), self.config)
+
+    def file_finder(self, http: HttpRequest) -> FindFile:
+        """Finds the files of who sends this request; from any thread. Pure."""
+        caller = self.caller(http)
+        return lambda file_id, name: BytesSource(self.files.find(caller, file_id, name).content)
+
+    def series(self) -> dict[str, float]:
+        """What the server itself counts, in the form of `Client.counters`. Pure."""
+        return self.counts.series() | self.files.counters()
 
 
 def shown_id(http: HttpRequest, body_id: str | None, prefix: str = "") -> str:

@@ -104,7 +104,8 @@ async def detokenize(service: Service, http: HttpRequest) -> Response:
 async def _conversation_ids(service: Service, http: HttpRequest, body: Body) -> list[int]:
     """The rendered prompt of a chat body; media are read as far as their size."""
     body.neutral("add_special_tokens", allowed=(False,))
-    chat = chat_call(body, service.caller(http), service.client.model)
+    find = service.file_finder(http)
+    chat = chat_call(body, service.caller(http), service.client.model, find)
     sampling = replace(chat.request.sampling, max_new_tokens=0, min_new_tokens=0, n=1)
     opened = service.calls.open([replace(chat.request, sampling=sampling)], [])
     try:

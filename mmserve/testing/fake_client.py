@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Literal
 
 from mmserve.core import (
+    BadRequest,
     BytesSource,
     Finish,
     FramesSource,
@@ -135,7 +136,8 @@ class FakeClient:
         delay_s: seconds before each token; a cancelled call ends without waiting for it.
         pieces: texts that are one token each; others are a token a byte.
 
-    `requests` holds what was submitted, `tickets` the tickets, in order. Safe from any thread.
+    `requests` holds what was submitted, `tickets` the tickets, `prepared` the parts of hints,
+    in order. Safe from any thread.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class FakeClient:
     ) -> None:
         self.requests: list[Request] = []
         self.tickets: list[FakeTicket] = []
+        self.prepared: list[ImagePart | VideoPart] = []
         self._rule = rule
         self._failures = dict(failures or {})
         self._delay_s = delay_s
@@ -173,6 +176,14 @@ class FakeClient:
             self.tickets.append(ticket)
         threading.Thread(target=self._answer, args=(request, ticket), daemon=True).start()
         return ticket
+
+    def prepare(
+        self, part: ImagePart | VideoPart, *, cache_salt: str = "", client: str = ""
+    ) -> None:
+        """See `core.ports.Client`. Changes: `prepared`."""
+        del cache_salt, client
+        with self._lock:
+            self.prepared.append(part)
 
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Ids of text: the longest piece that fits, else a byte. Pure."""
@@ -217,11 +228,12 @@ class FakeClient:
 
     def _answer(self, request: Request, ticket: FakeTicket) -> None:
         prompt = "<s>" + "".join(map(_shown, request.parts))
+        ids = self._ids(request)
         failure = next((e for text, e in self._failures.items() if text in prompt), None)
+        failure = failure or _refusal(ids, request.sampling)
         if failure is not None:
             ticket.accept(failure)
         else:
-            ids = self._ids(request)
             ticket.accept(PromptReport(ids))
             usage = self._counted(ids)
             for index in range(request.sampling.n):
@@ -306,6 +318,14 @@ def _ended(text: str, sampling: SamplingParams) -> tuple[str, Finish]:
     if limit == 0:
         return "", Finish("length")
     return text[:position], Finish("stop", stop if stop is not None else EOS)
+
+
+def _refusal(ids: tuple[int, ...], sampling: SamplingParams) -> BadRequest | None:
+    first = sampling.prompt_logprobs_from
+    if first is None or first <= len(ids):
+        return None
+    message = f"log-probabilities from {first}, the prompt has {len(ids)} tokens"
+    return BadRequest(message, field="logprob_start_len", reason="range")
 
 
 def _prompt_logprobs(

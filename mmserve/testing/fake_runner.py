@@ -98,7 +98,7 @@ class FakeRunner:
                 raise LedgerBroken("a row has not one slot a token", step=plan.step)
             if len(np.unique(row.slots)) != len(row.slots):
                 raise LedgerBroken("a row uses a slot twice", step=plan.step)
-        every = np.concatenate(written)
+        every = np.concatenate([np.empty(0, dtype=np.int64), *written])
         if len(np.unique(every)) != len(every):
             raise LedgerBroken("two rows write one slot", step=plan.step)
 

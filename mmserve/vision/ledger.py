@@ -48,6 +48,18 @@ class FeatureLedger:
         """Whether an item of this size fits beside what is pinned. Pure."""
         return not self._pins or self.num_pinned_tokens + num_tokens <= self.capacity_tokens
 
+    def victims(self, num_tokens: int) -> list[bytes]:
+        """Unpinned items that go when an item of this size is admitted, in order. Pure."""
+        excess = self.num_tokens + num_tokens - self.capacity_tokens
+        going: list[bytes] = []
+        for digest, size in self._tokens.items():
+            if excess <= 0:
+                break
+            if digest not in self._pins:
+                going.append(digest)
+                excess -= size
+        return going
+
     def admit(self, digest: bytes, num_tokens: int) -> None:
         """Enter an item that the next step encodes; it has one pin.
 
@@ -58,9 +70,7 @@ class FeatureLedger:
         """
         if digest in self._tokens or not self.can_admit(num_tokens):
             raise LedgerBroken("an item was admitted twice, or without room")
-        for other in [other for other in self._tokens if other not in self._pins]:
-            if self.num_tokens + num_tokens <= self.capacity_tokens:
-                break
+        for other in self.victims(num_tokens):
             self.forget(other)
         self._tokens[digest] = num_tokens
         self._pins[digest] = 1

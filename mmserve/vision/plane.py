@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,11 +10,14 @@ from time import perf_counter
 
 from mmserve.core import (
     BadRequest,
+    BytesSource,
     FrameReport,
     FramesSource,
     ImagePart,
     MediaConfig,
     MmserveError,
+    PathSource,
+    UrlSource,
     VideoPart,
 )
 from mmserve.vision.decoding import OnReady, PixelPool, Processor
@@ -43,12 +47,18 @@ class MediaCounters:
         num_pictures: picture files decoded.
         num_clip_passes: passes over a clip to decode frames.
         num_preprocesses: pictures and frames turned into model inputs.
+        num_prepared: pictures and clips identified because of a hint.
     """
 
     num_fetches: int
     num_pictures: int
     num_clip_passes: int
     num_preprocesses: int
+    num_prepared: int = 0
+
+
+class _RequestCameFirst(Exception):
+    """What a hint was to fetch, a request has fetched or is fetching."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,8 @@ class _Place:
     kind: MediaKind
     index: int
     salt: str
+    is_early: bool = False
+    """Whether a hint asks, and no request."""
 
 
 class MediaPlane:
@@ -90,6 +102,8 @@ class MediaPlane:
         self._pictures: RecentFacts[PictureHeader] = RecentFacts(_REMEMBERED_FRAMES // 10)
         self._clips: RecentFacts[ClipHeader] = RecentFacts(_REMEMBERED_FRAMES)
         self._pool = PixelPool(processor, config.workers)
+        self._lock = threading.Lock()
+        self._num_prepared = 0
 
     def resolve(self, part: ImagePart | VideoPart, *, salt: str, index: int) -> ResolvedMedia:
         """Identify one media part: fetch its bytes, read its header, choose its frames.
@@ -109,8 +123,37 @@ class MediaPlane:
 
         Blocks on disk and network; decodes no pixels beyond a clip's first frame.
         """
-        kind: MediaKind = "image" if isinstance(part, ImagePart) else "video"
-        place = _Place(kind, index, salt)
+        return self._resolve(part, _Place(_kind_of(part), index, salt))
+
+    def expect(self, part: ImagePart | VideoPart, *, salt: str) -> None:
+        """Take note of a hint whose `prepare` follows; returns at once.
+
+        Changes: of what addresses are fetched once for the hint and its requests.
+        """
+        if not isinstance(part.source, FramesSource):
+            self._reader.expect(part.source, salt=salt)
+
+    def prepare(self, part: ImagePart | VideoPart, *, salt: str) -> ResolvedMedia | None:
+        """As `resolve`, before any request: what is fetched is kept for the one to come.
+
+        None if a request has come meanwhile and does the work. Raises and blocks as `resolve`.
+        """
+        try:
+            resolved = self._resolve(part, _Place(_kind_of(part), 0, salt, is_early=True))
+        except _RequestCameFirst:
+            return None
+        finally:
+            if not isinstance(part.source, FramesSource):
+                self._reader.give_up(part.source, salt=salt)
+        with self._lock:
+            self._num_prepared += 1
+        return resolved
+
+    def forget(self) -> None:
+        """Changes: nothing that hints have fetched is kept."""
+        self._reader.forget()
+
+    def _resolve(self, part: ImagePart | VideoPart, place: _Place) -> ResolvedMedia:
         try:
             self._processor.check_bounds(part.max_pixels, part.min_pixels)
             if isinstance(part, ImagePart):
@@ -119,7 +162,7 @@ class MediaPlane:
                 return self._given_frames(part, part.source, place)
             return self._clip(part, place)
         except MmserveError as error:
-            raise named(error, kind, index) from None
+            raise named(error, place.kind, place.index) from None
 
     def request_pixels(self, items: Sequence[MediaItem], on_ready: OnReady) -> None:
         """Decode and preprocess `items` in the pool; returns at once.
@@ -138,6 +181,7 @@ class MediaPlane:
             pool.num_pictures,
             pool.num_clip_passes,
             pool.num_preprocesses,
+            self._num_prepared,
         )
 
     def close(self) -> None:
@@ -148,7 +192,7 @@ class MediaPlane:
         if isinstance(part.source, FramesSource):
             raise BadRequest("is given as frames of a clip", field="image", reason="frames")
         started = perf_counter()
-        content = self._reader.read(part.source)
+        content = self._read(part.source, place)
         fetched = perf_counter()
         item = self._picture(content, place, None)
         return _resolved((item,), None, started, fetched)
@@ -167,7 +211,7 @@ class MediaPlane:
                 part.source, num_frames=count, start_s=part.start_s, end_s=part.end_s
             )
         items = tuple(
-            self._picture(self._reader.read(source.frames[n]), place, times.seconds(n))
+            self._picture(self._read(source.frames[n], place), place, times.seconds(n))
             for n in choose_frames(times, part, self._config)
         )
         return _resolved(items, None, started, started)
@@ -176,7 +220,7 @@ class MediaPlane:
         if isinstance(part.source, FramesSource):
             raise TypeError(type(part.source))
         started = perf_counter()
-        content = self._reader.read(part.source)
+        content = self._read(part.source, place)
         fetched = perf_counter()
         if is_still(content):
             choose_frames(FrameTimes((0,), Fraction(1), 1), part, self._config)
@@ -194,6 +238,14 @@ class MediaPlane:
         if clip.num_unreadable:
             note = f"{clip.num_unreadable} of {clip.num_frames} frames were unreadable"
         return _resolved(items, note, started, fetched)
+
+    def _read(self, source: BytesSource | PathSource | UrlSource, place: _Place) -> bytes:
+        if not place.is_early:
+            return self._reader.read(source, salt=place.salt)
+        content = self._reader.read_early(source, salt=place.salt)
+        if content is None:
+            raise _RequestCameFirst
+        return content
 
     def _picture(self, content: bytes, place: _Place, time: Fraction | None) -> MediaItem:
         digest = content_digest(self._key, content)
@@ -235,6 +287,10 @@ class MediaPlane:
             model=self._model,
             salt=salt,
         )
+
+
+def _kind_of(part: ImagePart | VideoPart) -> MediaKind:
+    return "image" if isinstance(part, ImagePart) else "video"
 
 
 def _resolved(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import binascii
 import re
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from urllib.parse import unquote_to_bytes
 
@@ -13,6 +12,7 @@ from mmserve.core import BytesSource, MediaConfig, PathSource, UrlSource
 from mmserve.vision.addresses import shown_url
 from mmserve.vision.fetch import Fetcher
 from mmserve.vision.folder import read_file_url, read_local_path
+from mmserve.vision.kept import KeptFetches, Key
 from mmserve.vision.refusal import refused
 
 __all__ = ["SourceReader", "read_data_url"]
@@ -25,7 +25,8 @@ _PLAIN_ALPHABET = bytes.maketrans(b"-_", b"+/")
 class SourceReader:
     """Reads sources under the limits of `config`; safe to use from any thread.
 
-    Readers that ask for one address at the same time share one fetch.
+    Readers that ask for one address at the same time share one fetch. What a hint has fetched
+    is kept for a while, so that the request it was for does not fetch it again.
 
     Args:
         config: limits and guards.
@@ -37,19 +38,55 @@ class SourceReader:
         self._fetcher = fetcher
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[bytes]] = {}
+        self._kept = KeptFetches(config.source_cache_bytes, config.source_cache_s)
         self.num_fetches = 0
 
-    def read(self, source: BytesSource | PathSource | UrlSource) -> bytes:
-        """Bytes of one source, never empty.
+    def read(self, source: BytesSource | PathSource | UrlSource, *, salt: str = "") -> bytes:
+        """Bytes of one source, never empty, for a request of the tenant of `salt`.
 
         Raises:
             MediaRefused: not permitted, not there, empty, or over `max_media_bytes`.
 
-        Changes: `num_fetches`, for http and https.
+        Changes: `num_fetches`, for http and https; what is kept.
         """
-        if isinstance(source, PathSource):
-            return read_local_path(source.path, self._config)
-        content = source.content if isinstance(source, BytesSource) else self._url(source.url)
+        if isinstance(source, UrlSource) and _is_fetched(source.url):
+            content = self._fetched((salt, source.url))
+            return self._checked(b"" if content is None else content)
+        return self._checked(self._local(source))
+
+    def expect(self, source: BytesSource | PathSource | UrlSource, *, salt: str) -> None:
+        """A hint names a source, and `read_early` follows. Changes: what is expected.
+
+        A request that comes before that does the work itself.
+        """
+        if isinstance(source, UrlSource) and _is_fetched(source.url):
+            with self._lock:
+                self._kept.expect((salt, source.url))
+
+    def read_early(
+        self, source: BytesSource | PathSource | UrlSource, *, salt: str
+    ) -> bytes | None:
+        """As `read`, for a hint: None if a request has come before it.
+
+        Changes: as `read`; what was fetched is kept for the request.
+        """
+        if not isinstance(source, UrlSource) or not _is_fetched(source.url):
+            return self._checked(self._local(source))
+        content = self._fetched((salt, source.url), is_early=True)
+        return None if content is None else self._checked(content)
+
+    def give_up(self, source: BytesSource | PathSource | UrlSource, *, salt: str) -> None:
+        """A hint has come to its end, good or bad. Changes: its source is not expected."""
+        if isinstance(source, UrlSource):
+            with self._lock:
+                self._kept.give_up((salt, source.url))
+
+    def forget(self) -> None:
+        """Changes: nothing that hints have fetched is kept."""
+        with self._lock:
+            self._kept.forget()
+
+    def _checked(self, content: bytes) -> bytes:
         if not content:
             raise refused("undecodable", "is empty: 0 bytes")
         limit = self._config.max_media_bytes
@@ -58,13 +95,15 @@ class SourceReader:
             raise refused("too_large", message, num_bytes=len(content), limit_bytes=limit)
         return content
 
-    def _url(self, url: str) -> bytes:
-        found = _SCHEME.match(url)
-        scheme = found.group(1).lower() if found else ""
+    def _local(self, source: BytesSource | PathSource | UrlSource) -> bytes:
+        """Bytes that need no fetch."""
+        if isinstance(source, PathSource):
+            return read_local_path(source.path, self._config)
+        if isinstance(source, BytesSource):
+            return source.content
+        url, scheme = source.url, _scheme(source.url)
         if scheme == "data":
             return read_data_url(url, self._config.max_media_bytes)
-        if scheme in ("http", "https"):
-            return self._shared(url, lambda: self._fetcher.fetch(url))
         if scheme == "file":
             return read_file_url(url, self._config)
         raise refused(
@@ -73,23 +112,55 @@ class SourceReader:
             hint="use http, https or data",
         )
 
-    def _shared(self, url: str, work: Callable[[], bytes]) -> bytes:
+    def _fetched(self, key: Key, *, is_early: bool = False) -> bytes | None:
+        """One fetch for all who ask at a time, and for the hint before them.
+
+        None, for a hint only, if a request has come before it.
+        """
+        _, url = key
         with self._lock:
+            content = self._kept.look(key) if is_early else self._kept.use(key)
+            if content is not None:
+                return content
+            if is_early and not self._kept.is_wanted(key):
+                return None
             running = self._under_way.get(url)
             mine: Future[bytes] = Future()
             if running is None:
                 self._under_way[url] = mine
                 self.num_fetches += 1
         if running is not None:
-            return running.result()
+            content = running.result()
+            with self._lock:
+                self._kept.keep(key, content)
+            return content
+        return self._fetch(key, mine)
+
+    def _fetch(self, key: Key, flight: Future[bytes]) -> bytes:
+        """Fetch for all who wait for `flight`; what a hint expects is kept as it comes."""
+        _, url = key
         try:
-            mine.set_result(work())
+            content = self._fetcher.fetch(url)
         except BaseException as error:  # noqa: BLE001 - handed to everyone who waits
-            mine.set_exception(error)
-        finally:
             with self._lock:
                 del self._under_way[url]
-        return mine.result()
+            flight.set_exception(error)
+        else:
+            with self._lock:
+                del self._under_way[url]
+                self._kept.keep(key, content)
+            flight.set_result(content)
+        return flight.result()
+
+
+def _scheme(url: str) -> str:
+    found = _SCHEME.match(url)
+    return found.group(1).lower() if found else ""
+
+
+def _is_fetched(url: str) -> bool:
+    """Whether the bytes behind an address come over the network. Pure."""
+    return _scheme(url) in ("http", "https")
 
 
 def read_data_url(url: str, limit_bytes: int) -> bytes:

@@ -89,6 +89,7 @@ class EchoClient:
     model: ModelInfo = MODEL
     requests: list[Request] = field(default_factory=list)
     tickets: list[EchoTicket] = field(default_factory=list)
+    prepared: list[tuple[ImagePart | VideoPart, str, str]] = field(default_factory=list)
     is_broken: bool = False
     is_busy: bool = False
     recent: tuple[float, float, float] = (400, 200, 300)
@@ -99,6 +100,12 @@ class EchoClient:
         self.requests.append(request)
         self.tickets.append(ticket)
         return ticket
+
+    def prepare(
+        self, part: ImagePart | VideoPart, *, cache_salt: str = "", client: str = ""
+    ) -> None:
+        """Remember a hint, with its salt and client."""
+        self.prepared.append((part, cache_salt, client))
 
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Bytes of the text."""

@@ -8,6 +8,7 @@ from typing import Literal
 from mmserve.core import (
     Finish,
     FrameReport,
+    ImagePart,
     MmserveError,
     ModelInfo,
     Output,
@@ -96,6 +97,7 @@ class ScriptedClient:
     def __init__(self, rule: Rule = lambda request: question_of(request).upper()) -> None:
         self.rule = rule
         self.tickets: list[ScriptedTicket] = []
+        self.prepared: list[ImagePart | VideoPart] = []
         self.model = MODEL
 
     @property
@@ -108,6 +110,12 @@ class ScriptedClient:
         ticket = ScriptedTicket(request, self.rule(request))
         self.tickets.append(ticket)
         return ticket
+
+    def prepare(
+        self, part: ImagePart | VideoPart, *, cache_salt: str = "", client: str = ""
+    ) -> None:
+        """Remember the part."""
+        self.prepared.append(part)
 
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Bytes."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from mmserve.core import Client, Output, Request, Ticket
+from mmserve.core import Client, ImagePart, Output, Request, Ticket, VideoPart
 from mmserve.lang.backends.abilities import EVERYTHING, Abilities
 from mmserve.lang.backends.port import Call, Scores
 from mmserve.lang.backends.scoring import PromptCall, score_by_calls
@@ -57,6 +57,10 @@ class ClientBackend:
         if self._chat_template is not None:
             request = replace(request, chat_template=self._chat_template)
         return _TicketCall(self._client.submit(request))
+
+    def prepare(self, part: ImagePart | VideoPart, cache_salt: str) -> None:
+        """Tell the engine that calls will soon ask about it; see `Backend.prepare`."""
+        self._client.prepare(part, cache_salt=cache_salt)
 
     def score(
         self, request: Request, options: Sequence[str], hold: Callable[[Call], None]

@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from mmserve.core import BackendFailed, Request, UnsupportedByBackend
+from mmserve.core import BackendFailed, ImagePart, Request, UnsupportedByBackend, VideoPart
 from mmserve.lang.backends.abilities import EVERYTHING, Abilities
-from mmserve.lang.backends.http_call import SILENCE_S, HttpCall, refusal, transport_errors
+from mmserve.lang.backends.early import EarlyMedia
+from mmserve.lang.backends.http_call import HttpCall
 from mmserve.lang.backends.port import Call, Scores
 from mmserve.lang.backends.replies import choice_scores
 from mmserve.lang.backends.scoring import whole_output
+from mmserve.lang.backends.transport import SILENCE_S, refusal, transport_errors
+from mmserve.lang.backends.uploads import Uploads
 
 __all__ = ["RuntimeEndpoint"]
 
@@ -21,6 +24,8 @@ _REFUSED = 400
 
 class RuntimeEndpoint:
     """Answers by the native routes of a server.
+
+    Each picture or clip is uploaded once, and named by its id in all calls.
 
     Args:
         base_url: `http://host:port`.
@@ -58,6 +63,8 @@ class RuntimeEndpoint:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             trust_env=False,
         )
+        self._uploads = Uploads(self._http)
+        self._early = EarlyMedia(self._http, self._uploads)
 
     @property
     def name(self) -> str:
@@ -71,13 +78,17 @@ class RuntimeEndpoint:
 
     def start(self, request: Request) -> HttpCall:
         """Post it in a thread of its own. Does not wait for the server."""
-        return HttpCall(self._http, request)
+        return HttpCall(self._http, self._uploads, request)
+
+    def prepare(self, part: ImagePart | VideoPart, cache_salt: str) -> None:
+        """Tell the server that calls will soon ask about it; see `Backend.prepare`."""
+        self._early.tell(part, cache_salt)
 
     def score(
         self, request: Request, options: Sequence[str], hold: Callable[[Call], None]
     ) -> Scores:
         """Score options by one request with `choices`; see `Backend.score`."""
-        call = HttpCall(self._http, request, {"choices": list(options)})
+        call = HttpCall(self._http, self._uploads, request, {"choices": list(options)})
         hold(call)
         end = whole_output(call)
         return Scores(end, choice_scores(call.meta, len(options)))

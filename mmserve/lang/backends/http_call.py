@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmserve.core import (
-    Aborted,
-    BackendFailed,
-    CallTimeout,
-    MmserveError,
-    Output,
-    Request,
-)
-from mmserve.lang.backends.replies import error_from, events, output_from
+from mmserve.core import Aborted, BackendFailed, MmserveError, NotFound, Output, Request
+from mmserve.lang.backends.replies import events, output_from
+from mmserve.lang.backends.transport import refusal, transport_errors
+from mmserve.lang.backends.uploads import Uploads
 from mmserve.lang.backends.wire import request_body
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["SILENCE_S", "HttpCall", "refusal", "transport_errors"]
+__all__ = ["HttpCall"]
 
-SILENCE_S = 600.0  # longest wait for the next event of a stream
 _ABORT_S = 5.0
 _REFUSED = 400
 
@@ -33,13 +26,19 @@ _REFUSED = 400
 class HttpCall:
     """A request under way at a server. Mutable; outputs are read once, by one reader.
 
-    `extras` are fields of the body beyond the request's own. `meta` is the last meta info.
+    `uploads` names the request's media; `extras` are fields of the body beyond the request's
+    own. `meta` is the last meta info.
     """
 
     def __init__(
-        self, http: httpx.Client, request: Request, extras: Mapping[str, object] | None = None
+        self,
+        http: httpx.Client,
+        uploads: Uploads,
+        request: Request,
+        extras: Mapping[str, object] | None = None,
     ) -> None:
         self._http = http
+        self._uploads = uploads
         self._request = request
         self._extras = dict(extras or {})
         self.meta: Mapping[str, Any] = {}
@@ -86,7 +85,19 @@ class HttpCall:
             self._has_ended = True
 
     def _exchange(self) -> None:
-        body = request_body(self._request) | self._extras
+        for names in self._uploads.attempts():
+            body = request_body(self._request, names.url_of) | self._extras
+            if self._is_cancelled:  # uploads take a while
+                return
+            try:
+                self._post(body)
+            except NotFound as error:  # told by the status, so nothing was streamed
+                if not names.are_lost(error):
+                    raise
+            else:
+                return
+
+    def _post(self, body: Mapping[str, object]) -> None:
         with self._http.stream("POST", "/generate", json=body) as response:
             if response.status_code >= _REFUSED:
                 response.read()
@@ -106,33 +117,6 @@ class HttpCall:
             output = output_from({"index": index, **item}, self._request)
             self.meta = item["meta_info"]
             self._news.put(output)
-
-
-@contextlib.contextmanager
-def transport_errors(address: str) -> Iterator[None]:
-    """Turn what goes wrong on the way into errors of the house."""
-    import httpx  # noqa: PLC0415  slow to import, and engines in this process do without
-
-    try:
-        yield
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        message = f"cannot reach {address}: {error}"
-        raise BackendFailed(message, status=None, hint="is the server running?") from error
-    except httpx.TimeoutException as error:
-        message = f"{address} was silent for {SILENCE_S:g} s"
-        raise CallTimeout(message, timeout_s=SILENCE_S) from error
-    except httpx.HTTPError as error:
-        message = f"the connection to {address} broke: {error}"
-        raise BackendFailed(message, status=None) from error
-
-
-def refusal(response: httpx.Response) -> MmserveError:
-    """The error that a response with an error status stands for. Pure."""
-    try:
-        body = response.json()
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        body = None
-    return error_from(response.status_code, body, response.headers.get("retry-after"))
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mmserve.core import Output, Request, TokenLogprob
+from mmserve.core import ImagePart, Output, Request, TokenLogprob, VideoPart
 from mmserve.lang.backends.abilities import Abilities
 
 __all__ = ["Backend", "Call", "OptionScore", "Scores"]
@@ -61,13 +61,20 @@ class Backend(Protocol):
         """Hand a request in. Does not wait for the model."""
         ...
 
+    def prepare(self, part: ImagePart | VideoPart, cache_salt: str) -> None:
+        """Hear that calls will soon ask about this picture or clip.
+
+        A hint: returns at once, never raises, and may do nothing.
+        """
+        ...
+
     def score(
         self, request: Request, options: Sequence[str], hold: Callable[[Call], None]
     ) -> Scores:
         """Log-probabilities of each option's tokens after the prompt of `request`.
 
-        Or the winner by the default rule, if it has choices but no rules. Waits. Every call made is handed to `hold` before it is waited for. Raises what they
-        raise.
+        Or the winner by the default rule, if the backend has choices but no rules. Waits. Every
+        call made is handed to `hold` before it is waited for. Raises what they raise.
         """
         ...
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mmserve.core import (
     Constraint,
     FramesSource,
     ImagePart,
+    MediaSource,
     Part,
     RawPart,
     Request,
@@ -19,7 +20,10 @@ from mmserve.core import (
 )
 from mmserve.lang.conversation import source_url
 
-__all__ = ["first_reported", "request_body"]
+__all__ = ["UrlOf", "first_reported", "request_body", "wire_part"]
+
+UrlOf = Callable[[MediaSource], str]
+"""Gives the address under which a source goes over the wire."""
 
 # Fields of SamplingParams that go over the wire under their own name.
 _SAME = (
@@ -39,11 +43,14 @@ _SAME = (
 )
 
 
-def request_body(request: Request) -> dict[str, object]:
-    """The JSON object to post. Calls that generate are streamed in increments. Pure."""
+def request_body(request: Request, url_of: UrlOf = source_url) -> dict[str, object]:
+    """The JSON object to post. Calls that generate are streamed in increments.
+
+    Pure if `url_of` is, which raises what it raises.
+    """
     sampling = request.sampling
     body: dict[str, object] = {"rid": request.request_id}
-    body |= _prompt(request)
+    body |= _prompt(request, url_of)
     body["sampling_params"] = _sampling(sampling)
     if sampling.return_logprobs:
         body["return_logprob"] = True
@@ -75,14 +82,15 @@ def _start_len(sampling: SamplingParams) -> int:
     return max(0, wanted - 1) if sampling.max_new_tokens == 0 else wanted
 
 
-def _prompt(request: Request) -> dict[str, object]:
+def _prompt(request: Request, url_of: UrlOf) -> dict[str, object]:
     parts = request.parts
     if len(parts) == 1 and isinstance(parts[0], TokensPart) and request.add_bos == "never":
         return {"input_ids": list(parts[0].token_ids)}
-    return {"parts": [_part(part) for part in parts]}
+    return {"parts": [wire_part(part, url_of) for part in parts]}
 
 
-def _part(part: Part) -> dict[str, object]:
+def wire_part(part: Part, url_of: UrlOf) -> dict[str, object]:
+    """One part of a prompt. Pure if `url_of` is."""
     match part:
         case TextPart(text):
             wire: dict[str, object] = {"text": text}
@@ -91,22 +99,22 @@ def _part(part: Part) -> dict[str, object]:
         case TokensPart(token_ids):
             wire = {"tokens": list(token_ids)}
         case ImagePart():
-            wire = {"image": _image(part)}
+            wire = {"image": _image(part, url_of)}
         case VideoPart():
-            wire = {"video": _video(part)}
+            wire = {"video": _video(part, url_of)}
         case Turn(role, parts, is_open):
-            inner = [_part(piece) for piece in parts]
+            inner = [wire_part(piece, url_of) for piece in parts]
             wire = {"role": role, "parts": inner, "open": is_open}
     return wire
 
 
-def _image(part: ImagePart) -> object:
-    url = source_url(part.source)
+def _image(part: ImagePart, url_of: UrlOf) -> object:
+    url = url_of(part.source)
     bounds = _present((("max_pixels", part.max_pixels), ("min_pixels", part.min_pixels)))
     return {"url": url, **bounds} if bounds else url
 
 
-def _video(part: VideoPart) -> dict[str, object]:
+def _video(part: VideoPart, url_of: UrlOf) -> dict[str, object]:
     options = _present(
         (
             ("num_frames", part.num_frames),
@@ -118,9 +126,9 @@ def _video(part: VideoPart) -> dict[str, object]:
         )
     )
     if isinstance(part.source, FramesSource):
-        frames = [source_url(frame) for frame in part.source.frames]
+        frames = [url_of(frame) for frame in part.source.frames]
         return {"frames": frames, **options, "fps": part.source.fps}
-    return {"url": source_url(part.source), **options}
+    return {"url": url_of(part.source), **options}
 
 
 def _present(items: Iterable[tuple[str, object]]) -> dict[str, object]:

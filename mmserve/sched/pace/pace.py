@@ -185,6 +185,11 @@ class StepPace:
         self._steps_since_picture = 0 if num_patches else self._steps_since_picture + 1
         self._steps_since_prompt = 0 if num_prefill_tokens else self._steps_since_prompt + 1
 
+    def note_encode(self, num_patches: int, encode_ms: float) -> None:
+        """Learn from a step that had no rows. Changes: the cost of pictures."""
+        if self._target_ms is not None:
+            self._encode.note(_pixels(num_patches), encode_ms)
+
     def _limit_ms(self, cost: LinearCost) -> float:
         """Expected time of a step that is hardly ever long, if it is spread like this cost."""
         return (

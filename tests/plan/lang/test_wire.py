@@ -92,6 +92,26 @@ def test_media_carry_their_options(part, expected):
     assert request_body(request(part))["parts"] == [expected]
 
 
+def test_media_go_under_the_names_they_are_given():
+    """Pictures, clips and frames, in turns and outside; options stay."""
+    clip = VideoPart(FramesSource((PNG, PNG), 2.0))
+    asked = request(ImagePart(PNG), Turn("user", (ImagePart(PNG, 9), VideoPart(PNG, 4), clip)))
+    body = request_body(asked, lambda source: f"id of {source.content[1:].decode()}")
+
+    assert body["parts"] == [
+        {"image": "id of PNG"},
+        {
+            "role": "user",
+            "parts": [
+                {"image": {"url": "id of PNG", "max_pixels": 9}},
+                {"video": {"url": "id of PNG", "num_frames": 4}},
+                {"video": {"frames": ["id of PNG", "id of PNG"], "fps": 2.0}},
+            ],
+            "open": False,
+        },
+    ]
+
+
 def test_a_call_that_generates_is_streamed_in_increments():
     """One that only scores or commits is not."""
     generating = request_body(request(TextPart("a")))

@@ -1,8 +1,8 @@
 """A house under random load: whatever comes, in whatever order, all promises are checked.
 
-One seed is one run: a random configuration, arrivals, aborts, failures and pixels for so many
-steps; then arrivals stop, everything must end, and every answer is compared with the answer
-alone. The suite runs a few seeds, `benchmarks/soak.py` thousands.
+One seed is one run: a random configuration, arrivals, hints, aborts, failures and pixels for so
+many steps; then arrivals stop, everything must end, and every answer is compared with the
+answer alone. The suite runs a few seeds, `benchmarks/soak.py` thousands.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 
-from plan.sched.driver import EOS, Driver, alone, prompt
+from plan.sched.driver import EOS, Driver, alone, picture, prompt
 from plan.sched.promises import Ledger, Promises, charges, check_budgets
 
 from mmserve.core import Finish, MediaRefused, RunnerFailed, SchedConfig
@@ -21,7 +21,8 @@ from mmserve.sched.order.rules import RULES
 
 __all__ = ["Machine", "random_config"]
 
-SIZES = {"A": 4, "B": 6, "C": 9, "D": 13, "E": 2}
+SIZES = {"A": 4, "B": 6, "C": 9, "D": 13, "E": 2, "F": 1, "G": 3}
+"""Tokens of pictures; the last two are only hinted at."""
 CONTEXT = 100
 _CLOSE = 1e-6
 _LARGE = 40
@@ -130,6 +131,7 @@ class Machine:
         self._arrivals = _Arrivals(self._chance, self._room_tokens)
         self._rate = self._chance.choice([0.1, 0.5, 1.0, 2.5])
         self._trouble = self._chance.choice([0.0, 1.0, 3.0])
+        self._hint_rate = self._chance.choice([0.0, 0.1, 0.6])
         self._specs: dict[int, SequenceSpec] = {}
         self._params: dict[int, dict] = {}
         self._hit: set[int] = set()
@@ -188,6 +190,7 @@ class Machine:
         """Load for so many steps, then the end of all, then the comparison."""
         while self.counts["steps"] < self._num_steps:
             self._arrive()
+            self._hint()
             self._disturb()
             self._give_pixels(0.4)
             if not self._step():
@@ -228,6 +231,8 @@ class Machine:
             {row.sequence_id: live[row.sequence_id].num_retractions for row in plan.rows},
         )
         self._check_charges(before, plan)
+        self._check_early(plan)
+        self._hint()
         self._disturb()
         self._give_pixels(0.2)
         self._land(plan)
@@ -252,6 +257,18 @@ class Machine:
                 priority *= RULES[self.config.policy].by_priority
                 number = self.driver.add(each, client=client, priority=priority, **params)
                 self._params[number] = params
+
+    def _hint(self) -> None:
+        """Say, or not, that pictures will be asked about; some are never."""
+        driver, chance = self.driver, self._chance
+        if chance.random() >= self._hint_rate:
+            return
+        names = chance.sample("ABCDEFG", chance.choice([1, 1, 2]))
+        sizes = {picture(name): SIZES[name] for name in names}
+        driver.sched.anticipate(sizes, self._arrivals.client())
+        driver.clock.now_s += chance.choice([0.0, 0.0, 0.0, 61.0])
+        driver.sched.verify()
+        self.counts["hints"] += 1
 
     def _disturb(self) -> None:
         """Abort, end from outside, flush, now and then."""
@@ -371,12 +388,26 @@ class Machine:
         got = charges(before, driver.sched._fairness.charged())
         assert abs(got - want) < _CLOSE * max(1.0, want), f"charged {got}, not {want}"
 
+    def _check_early(self, plan) -> None:
+        """Who is not there gets one picture a step, and only what rows have left."""
+        needed = self.driver.sched._desk._needers
+        early = [item for item in plan.encode if item.digest not in needed]
+        assert len(early) <= 1
+        assert plan.rows or len(early) == len(plan.encode) == 1
+        if early:
+            assert len(plan.encode) == 1
+            self.counts["early pictures"] += 1
+            self.counts["steps without rows"] += not plan.rows
+
     def _check_idle(self) -> None:
         driver, counts = self.driver, self.driver.sched.counts()
         assert (counts.running, counts.waiting, counts.slots_held) == (0, 0, 0)
         assert counts.slots_free + counts.slots_cached == counts.slots_total
         assert sum(counts.finished.values()) == len(driver.answers)
         assert counts.tokens_computed == self._num_planned - self._num_lost
+        assert counts.early_items_used <= self.counts["early pictures"]
+        assert counts.early_items <= self.counts["early pictures"]
+        self.counts["early used"] += counts.early_items_used
         self._check_totals(counts)
         tree = driver.sched._memory.tree
         assert not driver.sched._line._queues.order._crowds
@@ -386,6 +417,8 @@ class Machine:
         self.counts["retractions"] += counts.retractions
         assert driver.sched.flush()
         driver.sched.verify()
+        assert not list(driver.sched._desk.hints)
+        assert counts.feature_tokens >= driver.sched.counts().feature_tokens == 0
         assert driver.sched.counts().slots_free == counts.slots_total
         assert tree._history.num_tokens <= tree._history.limit_tokens
         self.counts["evicted tokens"] += tree.num_evicted_tokens

@@ -96,7 +96,8 @@ def test_paths_are_no_addresses(url: str) -> None:
 @pytest.mark.parametrize("url", ["http://h/x", "HTTPS://h/x", "data:,x", "file:///x"])
 def test_addresses_pass(url: str) -> None:
     """Whether they may be fetched is for the guards to say."""
-    assert address(url, "x") == UrlSource(url)
+    assert address(url, "x") == url
+    assert MediaDefaults().address(url, "x") == UrlSource(url)
 
 
 def test_picture_items() -> None:
