@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,8 +39,8 @@ class BatchStyle:
 class Batch:
     """One batch under way. Mutable; states are taken once, by one reader.
 
-    `begin(row)` gives the row's state and what runs its body to the end. Lazy batches run at
-    most `num_threads` rows ahead of their reader.
+    `begin(row)` gives the row's state and what runs its body to the end. Rows start in `order`,
+    if given. Lazy batches run at most `num_threads` rows ahead of their reader.
     """
 
     def __init__(
@@ -48,9 +48,11 @@ class Batch:
         begin: Callable[[int], tuple[ProgramState, Callable[[], None]]],
         num_rows: int,
         style: BatchStyle,
+        order: Sequence[int] | None = None,
     ) -> None:
         self._begin = begin
         self._num_rows = num_rows
+        self._order = range(num_rows) if order is None else order
         self._style = style
         self._num_threads = style.threads_for(num_rows)
         self._changed = threading.Condition()
@@ -130,7 +132,7 @@ class Batch:
                     or self._next_row < self._num_given + self._num_threads
                 ):
                     self._next_row += 1
-                    return self._next_row - 1
+                    return self._order[self._next_row - 1]
                 self._changed.wait()
             return None
 

@@ -15,7 +15,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mmserve.core import Aborted, ProgramMisuse, Usage, total_usage
+from mmserve.core import (
+    Aborted,
+    ImagePart,
+    ProgramMisuse,
+    Usage,
+    VideoPart,
+    total_usage,
+)
 from mmserve.lang.backends.abilities import Limits, check_node
 from mmserve.lang.backends.port import Backend, Call
 from mmserve.lang.body import Body
@@ -39,10 +46,17 @@ __all__ = ["Execution", "Setting", "Statement"]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A node in the queue, and the variable it sets."""
+    """A node in the queue, the variable it sets, and the one that takes its thinking."""
 
     node: Prepared
     variable: Variable
+    thinking: Variable | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Fail its variables, unless they have ended. Changes: the variables."""
+        self.variable.fail(error)
+        if self.thinking is not None:
+            self.thinking.fail(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +64,8 @@ class Setting:
     """What all states of a run share.
 
     `limits` are those of the backend; `options` are what gens inherit; `perform` carries out
-    one statement; `is_stepwise` makes each append wait for its statements.
+    one statement; `is_stepwise` makes each append wait for its statements; a `gate` is passed
+    before each call.
     """
 
     backend: Backend
@@ -60,6 +75,7 @@ class Setting:
     monitor: Monitor
     perform: Callable[[Execution, Statement], None]
     is_stepwise: bool = False
+    gate: Callable[[Execution], None] | None = None
 
 
 class Execution:
@@ -101,6 +117,7 @@ class Execution:
         """
         self.check_open()
         ready = [node.load() if isinstance(node, Picture) else node for node in nodes]
+        self._start_early(ready)
         with self.monitor:
             place = self.place
             for node in ready:
@@ -114,6 +131,15 @@ class Execution:
         if self.setting.is_stepwise:
             self.monitor.wait(lambda: self.is_idle)
 
+    def _start_early(self, nodes: Iterable[Prepared]) -> None:
+        """Begin to prepare media that will have to wait for calls before them."""
+        with self.monitor:
+            is_waiting = not self.is_idle
+        if is_waiting:
+            for node in nodes:
+                if isinstance(node, (ImagePart, VideoPart)):
+                    self.setting.backend.prepare(node, self.setting.options.cache_salt)
+
     def check_open(self) -> None:
         """Raise ProgramMisuse if the state was joined. Pure."""
         if self.is_joined:
@@ -122,15 +148,18 @@ class Execution:
 
     def _enqueue(self, node: Prepared) -> None:
         name = node.name if isinstance(node, (Gen, Select, ScopeBegin)) else None
-        variable = self.declare(name)
+        variable, thinking = self.declare(name), None
         if isinstance(node, Gen):
             variable.convert = node.convert
+            if node.reasoning is not None:
+                thinking = self.declare(f"{name}_reasoning_content" if name else None)
+        statement = Statement(node, variable, thinking)
         if self.error is not None:
-            variable.fail(self.error)
+            statement.fail(self.error)
             if isinstance(node, Snapshot):
                 node.refuse(self.error)
         else:
-            self._queue.append(Statement(node, variable))
+            self._queue.append(statement)
 
     def declare(self, name: str | None) -> Variable:
         """A new variable, known by its name from now on. Changes: variables."""
@@ -195,6 +224,8 @@ class Execution:
                     return
                 statement = self._current = self._queue.popleft()
             try:
+                if self.setting.gate is not None and _waits_for_model(statement.node):
+                    self.setting.gate(self)
                 self.setting.perform(self, statement)
             except Exception as error:  # noqa: BLE001  delivered to whoever reads the state
                 self.fail(error)
@@ -208,6 +239,13 @@ class Execution:
                 self.texts.append(text)
                 for target in (variable, *self._scopes):
                     target.pieces.append(text)
+                self.monitor.notify()
+
+    def emit_thinking(self, text: str, variable: Variable) -> None:
+        """Thinking, which counts to its variable only. Changes: the variable."""
+        with self.monitor:
+            if text and self.error is None:
+                variable.pieces.append(text)
                 self.monitor.notify()
 
     def open_scope(self, variable: Variable) -> None:
@@ -253,7 +291,7 @@ class Execution:
             self.error = error
             pending = [self._current, *self._queue] if self._current else list(self._queue)
             for statement in (*self.deferred, *pending):
-                statement.variable.fail(error)
+                statement.fail(error)
             for scope in self._scopes:
                 scope.fail(error)
             self._queue.clear()

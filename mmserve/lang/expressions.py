@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from mmserve.core import BadRequest, ImagePart, RawPart, VideoPart
@@ -11,6 +12,8 @@ from mmserve.lang.constraints import answer_shape
 from mmserve.lang.ir import Expr, Gen, Picture, RoleBegin, RoleEnd, Select, as_expr
 from mmserve.lang.media import image_source, video_source
 from mmserve.lang.parameters import CallOptions, PlainOptions, asked_names, checked_changes
+from mmserve.lang.reasoning import notation_named
+from mmserve.lang.texts import whole_text
 
 __all__ = [
     "GenOptions",
@@ -23,6 +26,7 @@ __all__ = [
     "image",
     "raw",
     "select",
+    "separate_reasoning",
     "system",
     "system_begin",
     "system_end",
@@ -123,6 +127,22 @@ def gen_string(
     return gen(name, max_tokens, None, n, stop, stop_token_ids, dtype=str, **options)
 
 
+def separate_reasoning(expr: str | Expr | None = None, model_type: str | None = None) -> Expr:
+    """`expr` whose gens keep the answer, and the thinking as `<name>_reasoning_content`.
+
+    `model_type` says how the model marks its thinking; None takes `<think>` and `</think>`.
+    Raises BadRequest for an unknown one. Pure.
+    """
+    notation = notation_named(model_type)
+    nodes = as_expr(expr).nodes
+    return Expr(
+        tuple(
+            replace(node, reasoning=notation) if isinstance(node, Gen) else node
+            for node in nodes
+        )
+    )
+
+
 def select(
     name: str | None = None,
     choices: Sequence[str] | None = None,
@@ -152,6 +172,7 @@ def _check_options(options: Sequence[object]) -> None:
         if not isinstance(option, str) or not option:
             message = f"choices holds {option!r}, every option is a text that is not empty"
             raise BadRequest(message, field="choices", reason="empty")
+        whole_text(option, "choices")
 
 
 def _check_rule(rule: object) -> None:
@@ -246,11 +267,14 @@ def _check_window(
 
 
 def raw(text: object) -> Expr:
-    """Template text: control tokens it spells count as control tokens. Pure."""
+    """Template text: control tokens it spells count as control tokens. Pure.
+
+    Raises TypeError for what is no text, and BadRequest for half of a surrogate pair.
+    """
     if not isinstance(text, str):
         message = f"raw takes a text, not {type(text).__name__}"
         raise TypeError(message)
-    return Expr((RawPart(text),) if text else ())
+    return Expr((RawPart(whole_text(text, "text")),) if text else ())
 
 
 def system(expr: str | Expr | None = None) -> Expr:

@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from mmserve.core import ProgramMisuse
 from mmserve.lang.execution import Execution
 from mmserve.lang.ir import Expr, Snapshot, as_expr
+from mmserve.lang.readers import is_readable
 from mmserve.lang.variables import Variable
 
 __all__ = ["ForkGroup", "OnError", "split"]
@@ -36,8 +37,8 @@ def split(parent: Execution, size: int) -> list[Execution]:
     """Children of `parent` that continue it once it has come to this point.
 
     Raises ProgramMisuse for a size below 1, a joined parent, or calls that wait for the end of
-    their turn. Cost: with two or more children,
-    one call for the content appended since the last call. Changes: parent's queue.
+    their turn. Cost: with two or more children, one call for the content appended since the
+    last call. Changes: parent's queue.
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         message = f"fork size is {size!r}, it must be at least 1"
@@ -50,7 +51,6 @@ def split(parent: Execution, size: int) -> list[Execution]:
             child.is_held = True
             child.place = parent.place
             child.variables = dict(parent.variables)
-        parent.children.extend(children)
 
     def release() -> None:
         for child in children:
@@ -60,7 +60,9 @@ def split(parent: Execution, size: int) -> list[Execution]:
         for child in children:
             child.fail(error)
 
-    parent.append([Snapshot(release, refuse, is_shared=size > 1)])
+    with parent.monitor:  # a failure comes before both, or after both and finds the snapshot
+        parent.children.extend(children)
+        parent.append([Snapshot(release, refuse, is_shared=size > 1)])
     return children
 
 
@@ -230,7 +232,7 @@ class Completions(Generic[StateT]):
         if self._var_name is None or execution.error is not None:
             return execution.is_idle
         variable = execution.variables.get(self._var_name)
-        return execution.is_idle if variable is None else variable.is_settled
+        return execution.is_idle if variable is None else is_readable(execution, variable)
 
     def _take(self) -> StateT:
         with self._monitor:

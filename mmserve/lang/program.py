@@ -14,6 +14,7 @@ from mmserve.lang.backends.abilities import Limits, check_options
 from mmserve.lang.backends.port import Backend
 from mmserve.lang.batch import Batch, BatchStyle
 from mmserve.lang.body import Body
+from mmserve.lang.compiler import Gate, Plan
 from mmserve.lang.execution import Execution, Setting
 from mmserve.lang.ir import Snapshot
 from mmserve.lang.monitor import Monitor
@@ -61,17 +62,29 @@ class _Launch:
 
 
 class Program:
-    """A program of the language; `function` makes it. Immutable."""
+    """A program of the language; `function` makes it. Immutable.
+
+    Args:
+        function: the body.
+        num_api_spec_tokens: least tokens of a call to a black-box backend, to speculate with.
+        bound: parameters that are fixed.
+        backend: answers runs that name none; the default one when None.
+        plan: what `compile` has learnt; None runs as written.
+    """
 
     def __init__(
         self,
         function: Callable[..., object],
         num_api_spec_tokens: int | None = None,
         bound: Mapping[str, object] | None = None,
+        backend: Backend | None = None,
+        plan: Plan | None = None,
     ) -> None:
         self.function = function
         self.num_api_spec_tokens = num_api_spec_tokens
         self.bound = dict(bound or {})
+        self._backend = backend
+        self._plan = plan
         self.__name__ = getattr(function, "__name__", "program")
         self.__doc__ = function.__doc__
         self._signature = inspect.signature(function)
@@ -103,12 +116,34 @@ class Program:
         what the body raises until then, and what the call raises. Backends that keep no
         prefixes are not asked.
         """
-        used = as_backend(backend)
+        used = self._used(backend)
         prefix = constant_prefix(self.function, self._known({}), used)
         state = self._begin(used, CallOptions(), (), {}).state
         state.execution.setting.body.enter()
         state.execution.append((*prefix, Snapshot.of_prefix()))
         state.sync()
+
+    def compile(self, *, backend: object = None) -> Program:
+        """The program with the same answers, perhaps sooner; the body is not run here.
+
+        Media among the arguments are fetched, decoded and encoded from the start of a run, rows
+        of a batch that share media and prefixes start side by side, and the prefix that all
+        rows share is computed once. A given `backend` answers runs that name none.
+        """
+        used = self._backend if backend is None else as_backend(backend)
+        return Program(
+            self.function, self.num_api_spec_tokens, self.bound, used, Plan(self.function)
+        )
+
+    def graph(self, form: str = "text") -> str:
+        """The program's trace as text for 80 columns, or as an SVG file with form "svg".
+
+        Runs the body on placeholders. Raises as `trace`, and BadRequest for another form.
+        """
+        return self.trace(backend=self._backend).draw(form)
+
+    def _used(self, backend: object) -> Backend:
+        return as_backend(self._backend if backend is None else backend)
 
     def _known(self, known: Mapping[str, object]) -> dict[str, object]:
         self._refuse_bound(known)
@@ -122,7 +157,10 @@ class Program:
         """
         self._refuse_bound(kwargs)
         self._signature.bind_partial(None, **kwargs)
-        return Program(self.function, self.num_api_spec_tokens, {**self.bound, **kwargs})
+        bound = {**self.bound, **kwargs}
+        return Program(
+            self.function, self.num_api_spec_tokens, bound, self._backend, self._plan
+        )
 
     def run(self, *args: Any, **kwargs: Any) -> ProgramState:  # noqa: ANN401  the program's own
         """Run once. Returns when the Python body has ended, perhaps before the model.
@@ -235,14 +273,7 @@ class Program:
         if on_error not in ("return", "raise"):
             message = f"on_error is {on_error!r}, allowed are return and raise"
             raise ProgramMisuse(message)
-        used = as_backend(backend)
-
-        def begin(index: int) -> tuple[ProgramState, Callable[[], None]]:
-            args, kwargs = rows[index]
-            launch = self._begin(used, options, args, kwargs, use_thread=use_thread)
-            launch.state.row = index
-            return launch.state, launch.run_quietly
-
+        used = self._used(backend)
         style = BatchStyle(
             num_threads,
             has_progress_bar=progress_bar,
@@ -250,7 +281,18 @@ class Program:
             is_by_completion=as_completed,
             is_raising=on_error == "raise",
         )
-        states = Batch(begin, len(rows), style).states()
+        order, new_gate = None, None
+        if self._plan is not None:
+            order = self._plan.order([self._arguments(*row) for row in rows], style)
+            new_gate = self._plan.gates(used, style.threads_for(len(rows)))
+
+        def begin(index: int) -> tuple[ProgramState, Callable[[], None]]:
+            gate = None if new_gate is None else new_gate()
+            launch = self._begin(used, options, *rows[index], use_thread=use_thread, gate=gate)
+            launch.state.row = index
+            return launch.state, launch.run_quietly
+
+        states = Batch(begin, len(rows), style, order).states()
         return states if style.is_lazy else list(states)
 
     # -- arguments ---------------------------------------------------------------------------
@@ -265,7 +307,7 @@ class Program:
         self._refuse_bound(own)
         self._signature.bind(None, *args, **{**self.bound, **own})
         return self._begin(
-            as_backend(kwargs.get("backend")),
+            self._used(kwargs.get("backend")),
             run_options(values),
             args,
             own,
@@ -289,6 +331,7 @@ class Program:
         *,
         use_thread: bool = True,
         is_streaming: bool = False,
+        gate: Gate | None = None,
     ) -> _Launch:
         skips = global_config.skip_special_tokens_in_output
         sampling = replace(options.sampling, skip_special_tokens=skips)
@@ -304,11 +347,21 @@ class Program:
             monitor,
             performer(limits),
             is_stepwise=not use_thread,
+            gate=gate,
         )
+        if self._plan is not None:
+            self._plan.start_early(backend, options, self._arguments(args, kwargs))
         execution = Execution(setting)
         monitor.interrupt = execution.cancel
         state = ProgramState(execution, is_streaming=is_streaming)
         return _Launch(state, self.function, args, {**self.bound, **kwargs})
+
+    def _arguments(
+        self, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> dict[str, object]:
+        bound = self._signature.bind(None, *args, **{**self.bound, **kwargs})
+        bound.apply_defaults()
+        return dict(bound.arguments)
 
     def _refuse_bound(self, kwargs: Mapping[str, object]) -> None:
         for name in kwargs:

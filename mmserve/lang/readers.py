@@ -4,30 +4,46 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-from mmserve.core import ConstraintRefused, UnknownVariable
+from mmserve.core import ConstraintRefused, ProgramMisuse, UnknownVariable
 from mmserve.lang.execution import Execution
 from mmserve.lang.variables import Variable
 
-__all__ = ["TextReader", "converted", "wait_for", "wait_until_over"]
+__all__ = ["TextReader", "converted", "is_readable", "wait_for", "wait_until_over"]
+
+
+def is_readable(execution: Execution, variable: Variable) -> bool:
+    """Whether reading it no longer waits; a scope that this thread holds open never ends so.
+
+    Asked while the monitor is held.
+    """
+    return variable.is_settled or (variable.is_open and not execution.setting.body.is_elsewhere)
+
+
+def _check_ended(variable: Variable) -> None:
+    if variable.is_open and not variable.is_settled:
+        message = f"the scope {variable.name!r} is read before it has ended"
+        raise ProgramMisuse(message, hint="read it after the with statement")
 
 
 def wait_for(execution: Execution, name: str) -> Variable:
     """The settled variable of this name.
 
-    Raises its error; UnknownVariable if no statement sets it. Blocks until it is settled.
+    Raises its error; UnknownVariable if no statement sets it, ProgramMisuse for a scope that is
+    still open. Blocks until it is settled.
     """
     body = execution.setting.body
 
     def is_ready() -> bool:
         variable = execution.variables.get(name)
         if variable is not None and (body.is_elsewhere or not execution.is_put_off):
-            return variable.is_settled
+            return is_readable(execution, variable)
         return execution.error is not None or not body.is_elsewhere
 
     execution.monitor.wait(is_ready)
     variable = execution.variables.get(name)
     if variable is not None and not variable.is_settled:
         execution.check_readable()
+        _check_ended(variable)
     if variable is None:
         execution.raise_error()
         message = f"no statement sets {name!r}"
@@ -127,7 +143,7 @@ class TextReader:
         self._texts()
         is_elsewhere = execution.setting.body.is_elsewhere
         if self._variable is not None and (is_elsewhere or not execution.is_put_off):
-            return self._variable.is_settled
+            return is_readable(execution, self._variable)
         if self._name is None:
             return execution.is_over(is_elsewhere=is_elsewhere)
         return execution.error is not None or not is_elsewhere
@@ -147,6 +163,7 @@ class TextReader:
         if self._variable is None or not self._variable.is_settled:
             self._execution.check_readable()
         if self._variable is not None:
+            _check_ended(self._variable)
             if self._variable.error is not None:
                 self._execution.is_error_read = True
                 raise self._variable.error

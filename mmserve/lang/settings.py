@@ -20,12 +20,18 @@ class GlobalConfig:
     """Settings of the language for this process.
 
     `default_backend` answers runs that name none; `skip_special_tokens_in_output` leaves
-    control tokens out of generated text.
+    control tokens out of generated text; `enable_precache_with_tracing` lets compiled batches
+    compute the prefix their rows share first. The others are there for programs that set them;
+    nothing depends on them.
     """
 
     def __init__(self) -> None:
         self.default_backend: Backend | None = None
+        self.verbosity = 0
         self.skip_special_tokens_in_output = True
+        self.spaces_between_special_tokens_in_out = True
+        self.enable_precache_with_tracing = True
+        self.enable_parallel_encoding = True
 
 
 global_config = GlobalConfig()

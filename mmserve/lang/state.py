@@ -89,10 +89,13 @@ class ProgramState:
     def var_scope(self, name: str) -> Iterator[ProgramState]:
         """Text appended inside becomes the value of `name`."""
         self.execution.append([ScopeBegin(name)])
+        variable = self.execution.variables[name]
+        variable.is_open = True
         try:
             yield self
         finally:
             self.execution.append([ScopeEnd(name)])
+            variable.is_open = False
 
     @contextlib.contextmanager
     def copy(self) -> Iterator[ProgramState]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 
 from mmserve.core import (
-    BackendFailed,
-    Finish,
     ImagePart,
+    MmserveError,
     RawPart,
     Request,
     SamplingParams,
@@ -19,12 +18,11 @@ from mmserve.core import (
 )
 from mmserve.lang.backends.port import Call, OptionScore
 from mmserve.lang.backends.scoring import scoring_request, whole_output
-from mmserve.lang.calls import raise_failed_end, request_for, start_call, time_limit
-from mmserve.lang.choices import Entry
+from mmserve.lang.calls import request_for, start_call, time_limit
+from mmserve.lang.choices import Entry, with_shared_numbers
 from mmserve.lang.execution import Execution, Statement
+from mmserve.lang.generation import generate
 from mmserve.lang.ir import Gen, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, Snapshot
-from mmserve.lang.parameters import CallOptions
-from mmserve.lang.stops import StopWatch
 from mmserve.lang.variables import Answer, Variable, logprob_entry
 
 __all__ = ["perform", "record"]
@@ -36,7 +34,7 @@ def perform(execution: Execution, statement: Statement) -> None:
     """Do it, waiting for the model where it must. Changes: the execution. Raises what fails."""
     match statement.node:
         case Gen() as node:
-            _generate(execution, node, statement.variable)
+            generate(execution, node, statement)
         case Select() as node:
             _choose(execution, node, statement.variable)
         case Snapshot() as node:
@@ -63,67 +61,6 @@ def record(execution: Execution, statement: Statement) -> None:
                 execution.open_scope(statement.variable)
             case ScopeEnd(name):
                 execution.close_scope(name)
-
-
-# -- one answer ------------------------------------------------------------------------------
-
-
-def _generate(execution: Execution, node: Gen, variable: Variable) -> None:
-    options = execution.setting.options.changed(node.changes)
-    sampling = options.call_sampling()
-    sampling = replace(
-        sampling, constraint=node.constraint, stop=(*sampling.stop, *node.extra_stops)
-    )
-    request = request_for(options, execution.conversation.parts(), sampling)
-    answers = [Answer(request.request_id, options) for _ in range(sampling.n)]
-    with execution.monitor:
-        execution.answers.extend(answers)
-        variable.meta = (
-            (lambda: [answer.meta() for answer in answers])
-            if sampling.n > 1
-            else (answers[0].meta)
-        )
-    with time_limit(execution, options.timeout_s):
-        _collect(execution, request, answers, options, variable)
-    with execution.monitor:
-        if execution.error is None:
-            execution.conversation.add(TextPart(answers[0].text))
-            execution.conversation.is_fresh = False
-            texts = [answer.text for answer in answers]
-            execution.settle(variable, texts if sampling.n > 1 else texts[0])
-
-
-def _collect(
-    execution: Execution,
-    request: Request,
-    answers: list[Answer],
-    options: CallOptions,
-    variable: Variable,
-) -> None:
-    watches = [StopWatch(options.stop_regex) for _ in answers]
-    call = start_call(execution, request)
-    for output in call.outputs():
-        if execution.error is not None:
-            return
-        raise_failed_end(output)
-        answer, watch = answers[output.index], watches[output.index]
-        if answer.finish is not None:
-            continue
-        text = watch.feed(output.text)
-        if output.finish is not None:
-            text += watch.close()
-        with execution.monitor:
-            answer.add(output, text)
-            if watch.matched is not None:
-                answer.finish = Finish("stop", watch.matched)
-        if output.index == 0:
-            execution.emit(text, variable)
-        if options.stop_regex and all(other.finish is not None for other in answers):
-            call.cancel()
-            break
-    if any(answer.finish is None for answer in answers) and execution.error is None:
-        message = "the backend ended a call without an end of every answer"
-        raise BackendFailed(message, status=None)
 
 
 # -- a choice --------------------------------------------------------------------------------
@@ -176,12 +113,9 @@ def _alone(
 def _decide(
     node: Select, scores: Sequence[OptionScore], alone: list[list[Entry]] | None
 ) -> dict[str, object]:
-    tokens = [[_entry(token) for token in score.tokens] for score in scores]
+    tokens = with_shared_numbers([list(map(_entry, score.tokens)) for score in scores])
     following = [[_entry(token) for token in score.following] for score in scores]
-    means = [
-        sum(token.logprob or 0.0 for token in score.tokens) / len(score.tokens)
-        for score in scores
-    ]
+    means = [sum(float(str(entry[0])) for entry in row) / len(row) for row in tokens]
     decision = node.method(
         choices=list(node.choices),
         normalized_prompt_logprobs=means,
@@ -215,11 +149,12 @@ def _share(execution: Execution, node: Snapshot) -> None:
     if node.is_shared and conversation.is_fresh and has_use:
         request = request_for(options, conversation.parts(), _NOTHING)
         answer = Answer(request.request_id, options)
-        with time_limit(execution, options.timeout_s):
+        # It is no statement of the program: the children's own calls tell what is wrong.
+        with contextlib.suppress(MmserveError), time_limit(execution, options.timeout_s):
             end = whole_output(start_call(execution, request))
-        with execution.monitor:
-            answer.add(end, "")
-            execution.answers.append(answer)
-            conversation.is_fresh = False
+            with execution.monitor:
+                answer.add(end, "")
+                execution.answers.append(answer)
+                conversation.is_fresh = False
     if execution.error is None:
         node.release()

@@ -100,7 +100,8 @@ class Variable:
     """A name's value: pending, done or failed. Mutable; guarded by the run's monitor.
 
     `pieces` are the texts a reader streams; `meta` gives what `get_meta_info` returns;
-    `entries` are the children's variables that a join has gathered.
+    `entries` are the children's variables that a join has gathered; `is_open` says that it is
+    a scope whose end is not appended yet.
     """
 
     def __init__(self, name: str | None) -> None:
@@ -110,6 +111,7 @@ class Variable:
         self.meta: Callable[[], Any] | None = None
         self.convert: Callable[[str], object] | None = None
         self.entries: list[Variable | None] | None = None
+        self.is_open = False
         self.is_done = False
         self.error: BaseException | None = None
 

@@ -34,6 +34,7 @@ class Abilities:
     Args:
         parameters: words of `gen` and `run` that it takes; None means all.
         dtypes: values of `dtype` that it takes.
+        highest_temperature: the most that `temperature` may be; None means no limit of its own.
         has_pictures: pictures may stand in prompts.
         has_clips: clips may stand in prompts.
         has_turns: turns may stand in prompts.
@@ -47,6 +48,7 @@ class Abilities:
 
     parameters: frozenset[str] | None = COMMON
     dtypes: frozenset[str] = frozenset()
+    highest_temperature: float | None = None
     has_pictures: bool = True
     has_clips: bool = False
     has_turns: bool = True
@@ -120,6 +122,7 @@ def check_options(options: CallOptions, limits: Limits) -> None:
             raise limits.refuse(name, f"{name}", f"leave it out, or {_OURS}")
     if options.sampling.max_new_tokens == 0:
         _check_length(limits)
+    _check_temperature(options.sampling.temperature, limits)
 
 
 def check_node(node: Prepared, place: Place, limits: Limits) -> None:
@@ -155,6 +158,7 @@ def _check_gen(node: Gen, place: Place, limits: Limits) -> None:
             raise limits.refuse(name, name, f"leave it out, or {_OURS}")
     if node.changes.get("max_new_tokens") == 0:
         _check_length(limits)
+    _check_temperature(node.changes.get("temperature"), limits)
     if node.dtype is not None and node.dtype not in abilities.dtypes:
         raise limits.refuse("dtype", f"dtype {node.dtype}", f"convert the text, or {_OURS}")
     if place.role is None or abilities.has_free_text:
@@ -189,6 +193,14 @@ _ALONE = frozenset(
 )
 
 
+def _check_temperature(temperature: object, limits: Limits) -> None:
+    most = limits.abilities.highest_temperature
+    if most is not None and isinstance(temperature, (int, float)) and temperature > most:
+        raise limits.refuse(
+            "temperature", f"temperature {temperature:g}", f"the most is {most:g}"
+        )
+
+
 def _check_length(limits: Limits) -> None:
     if not limits.abilities.has_prefix_calls:
         hint = f"ask for a token at least, or {_OURS}"
@@ -212,6 +224,9 @@ def _check_turn(node: Gen, earlier: Sequence[Gen], limits: Limits) -> None:
         raise limits.refuse(
             name, f"{name} for several gens in one turn", "give each gen a turn of its own"
         )
+    if any(gen.reasoning is not None for gen in (*earlier, node)):
+        hint = "give each gen a turn of its own"
+        raise limits.refuse("separate_reasoning", "thinking of several gens in one turn", hint)
     for gen in earlier:
         if not (gen.changes.get("stop") or gen.extra_stops):
             message = f"the gen {gen.name!r} is not the last of its turn and has no stop"
