@@ -12,7 +12,11 @@ from mmserve.lang import (
     REGEX_FLOAT,
     REGEX_INT,
     REGEX_STR,
+    Anthropic,
+    LiteLLM,
+    OpenAI,
     ProgramState,
+    Runtime,
     RuntimeEndpoint,
     assistant,
     assistant_begin,
@@ -28,6 +32,7 @@ from mmserve.lang import (
     image,
     raw,
     select,
+    separate_reasoning,
     set_default_backend,
     system,
     system_begin,
@@ -48,8 +53,12 @@ __all__ = [
     "REGEX_FLOAT",
     "REGEX_INT",
     "REGEX_STR",
+    "Anthropic",
     "Engine",
+    "LiteLLM",
+    "OpenAI",
     "ProgramState",
+    "Runtime",
     "RuntimeEndpoint",
     "assistant",
     "assistant_begin",
@@ -66,6 +75,7 @@ __all__ = [
     "image",
     "raw",
     "select",
+    "separate_reasoning",
     "set_default_backend",
     "system",
     "system_begin",
@@ -80,13 +90,8 @@ __all__ = [
 
 
 _NOT_HERE = {
-    "Anthropic": "this version has Engine and RuntimeEndpoint",
-    "LiteLLM": "this version has Engine and RuntimeEndpoint",
-    "OpenAI": "this version has Engine and RuntimeEndpoint",
-    "Runtime": "start `mmserve serve` and use RuntimeEndpoint(url)",
     "VertexAI": "use RuntimeEndpoint or Engine",
     "pin": "prefixes are kept by the radix tree; nothing needs pinning",
-    "separate_reasoning": "this version keeps reasoning in the text",
 }
 """Names that programs written for SGLang may use, and what to use instead."""
 

@@ -9,7 +9,7 @@ Owns states, forks and batches; knows an engine only as `core.Client`. For users
 and the front door.
 """
 
-from mmserve.lang.backends import ClientBackend, RuntimeEndpoint
+from mmserve.lang.backends import Anthropic, ClientBackend, LiteLLM, OpenAI, RuntimeEndpoint
 from mmserve.lang.choices import (
     ChoicesDecision,
     ChoicesMethod,
@@ -27,6 +27,7 @@ from mmserve.lang.expressions import (
     image,
     raw,
     select,
+    separate_reasoning,
     system,
     system_begin,
     system_end,
@@ -38,6 +39,7 @@ from mmserve.lang.expressions import (
 from mmserve.lang.forks import ForkGroup
 from mmserve.lang.ir import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR, Expr
 from mmserve.lang.program import Program, function
+from mmserve.lang.runtime import Runtime
 from mmserve.lang.settings import (
     flush_cache,
     get_server_info,
@@ -51,13 +53,17 @@ __all__ = [
     "REGEX_FLOAT",
     "REGEX_INT",
     "REGEX_STR",
+    "Anthropic",
     "ChoicesDecision",
     "ChoicesMethod",
     "ClientBackend",
     "Expr",
     "ForkGroup",
+    "LiteLLM",
+    "OpenAI",
     "Program",
     "ProgramState",
+    "Runtime",
     "RuntimeEndpoint",
     "assistant",
     "assistant_begin",
@@ -73,6 +79,7 @@ __all__ = [
     "image",
     "raw",
     "select",
+    "separate_reasoning",
     "set_default_backend",
     "system",
     "system_begin",

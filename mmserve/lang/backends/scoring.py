@@ -15,6 +15,7 @@ from typing import Protocol
 from mmserve.core import (
     Aborted,
     BackendFailed,
+    BadRequest,
     Client,
     Output,
     Part,
@@ -48,7 +49,13 @@ class _Scoring:
         return self.start(scoring_request(self.request, parts, len(self.prompt_ids)))
 
     def keeps_prompt(self, call: PromptCall) -> bool:
-        ids, num_tokens = call.prompt_ids(), len(self.prompt_ids)
+        num_tokens = len(self.prompt_ids)
+        try:
+            ids = call.prompt_ids()
+        except BadRequest as error:
+            if error.fields.get("field") != "logprob_start_len":
+                raise
+            return False  # tokens merged: together they are fewer than the prompt's own
         return len(ids) > num_tokens and ids[:num_tokens] == self.prompt_ids
 
 
@@ -92,11 +99,12 @@ def scoring_request(request: Request, parts: tuple[Part, ...], first: int) -> Re
 
 
 def whole_output(call: Call) -> Output:
-    """A call of one sequence as one output: its end, with all numbers. Raises failures."""
+    """A call of one sequence as one output: its end, with all text. Raises failures."""
     prompt_logprobs: list[TokenLogprob] = []
     logprobs: list[TokenLogprob] = []
-    end = None
+    text, end = "", None
     for output in call.outputs():
+        text += output.text
         prompt_logprobs.extend(output.prompt_logprobs or ())
         logprobs.extend(output.logprobs)
         end = output
@@ -108,7 +116,9 @@ def whole_output(call: Call) -> Output:
     if end.finish.reason == "abort":
         message = "the backend aborted the call"
         raise Aborted(message)
-    return replace(end, prompt_logprobs=tuple(prompt_logprobs), logprobs=tuple(logprobs))
+    return replace(
+        end, text=text, prompt_logprobs=tuple(prompt_logprobs), logprobs=tuple(logprobs)
+    )
 
 
 def continued(parts: tuple[Part, ...], text: str) -> tuple[Part, ...]:
