@@ -8,5 +8,6 @@ keyword or position. Called by `engine` (compiles off the step loop) and, throug
 """
 
 from mmserve.constrained.grammar import GrammarCompiler
+from mmserve.constrained.search import StopPatterns, TextSearch, compile_stops
 
-__all__ = ["GrammarCompiler"]
+__all__ = ["GrammarCompiler", "StopPatterns", "TextSearch", "compile_stops"]

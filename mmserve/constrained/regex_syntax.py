@@ -27,7 +27,7 @@ from mmserve.constrained.charsets import (
 )
 from mmserve.core import ConstraintRefused
 
-__all__ = ["translate_pattern", "translate_search"]
+__all__ = ["translate_pattern", "translate_search", "translate_stop"]
 
 _MAX_LENGTH = 32_768
 _MAX_SIZE = 20_000
@@ -78,11 +78,22 @@ def translate_search(pattern: str, *, field: str = "pattern") -> str:
     return _Writer(pattern, field, is_search=True).write()
 
 
+def translate_stop(pattern: str, *, field: str = "stop_regex") -> str:
+    r"""A pattern for exactly the texts of its matches, `\A` where one must begin the text.
+
+    Raises as `translate_pattern`. Pure.
+    """
+    return _Writer(pattern, field, is_search=False, keeps_begin=True).write()
+
+
 class _Writer:
-    def __init__(self, pattern: str, field: str, *, is_search: bool) -> None:
+    def __init__(
+        self, pattern: str, field: str, *, is_search: bool, keeps_begin: bool = False
+    ) -> None:
         self._pattern = pattern
         self._field = field
         self._is_search = is_search
+        self._keeps_begin = keeps_begin
 
     def write(self) -> str:
         if len(self._pattern) > _MAX_LENGTH:
@@ -129,6 +140,8 @@ class _Writer:
             nodes, has_begin = nodes[1:], True
         while ends and nodes and nodes[-1][0] is op.AT and nodes[-1][1] in _END:
             nodes, has_end = nodes[:-1], True
+        if has_begin and self._keeps_begin and flags & re.MULTILINE:
+            self._refuse_feature("an anchor of lines", ("^",))
         is_inner = self._is_search and (len(nodes) != 1 or has_begin or has_end)
         if self._is_search and not is_inner:
             is_inner = nodes[0][0] not in (op.BRANCH, op.SUBPATTERN)
@@ -143,7 +156,7 @@ class _Writer:
             for order, node in enumerate(nodes)
         )
         if not is_inner:
-            return written
+            return rf"\A{written}" if has_begin and self._keeps_begin else written
         before = _ANY_TEXT if begins and not has_begin else ""
         after = _ANY_TEXT if ends and not has_end else ""
         return f"{before}{written}{after}"

@@ -62,6 +62,9 @@ class SamplingParams:
         1.0, "Divides the logits of tokens seen in prompt or answer.", 1e-3, 100.0
     )
     stop: tuple[str, ...] = _other((), "Texts that end the answer; not part of it.")
+    stop_patterns: tuple[str, ...] = _other(
+        (), "Regular expressions that end the answer; the match is not part of it."
+    )
     stop_token_ids: tuple[int, ...] = _other((), "Token ids that end the answer.")
     ignore_eos: bool = _other(
         default=False, doc="The model's end tokens do not end the answer."
@@ -112,12 +115,13 @@ def check_sampling(params: SamplingParams, vocab_size: int) -> None:
 
 
 def _check_lists(params: SamplingParams, vocab_size: int) -> None:
-    for name in ("stop", "stop_token_ids", "logit_bias"):
+    for name in ("stop", "stop_patterns", "stop_token_ids", "logit_bias"):
         _check_type(name, getattr(params, name), Sequence)
-    for text in params.stop:
-        _check_type("stop", text, str)
-        if not text:
-            raise BadRequest("stop holds an empty text", field="stop", reason="empty")
+    for name in ("stop", "stop_patterns"):
+        for text in getattr(params, name):
+            _check_type(name, text, str)
+            if not text:
+                raise BadRequest(f"{name} holds an empty text", field=name, reason="empty")
     for token_id in params.stop_token_ids:
         _check_type("stop_token_ids", token_id, Integral)
     _check_bias(params.logit_bias, vocab_size)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mmserve.constrained import GrammarCompiler
+from mmserve.constrained import GrammarCompiler, StopPatterns, compile_stops
 from mmserve.core import (
     BadRequest,
     Broken,
@@ -46,6 +46,7 @@ class Prepared:
     clips: tuple[FrameReport, ...]
     new_matcher: Callable[[], Matcher] | None
     fetch_ms: float
+    stops: StopPatterns | None = None
     media_ms: MediaTimes = field(default_factory=MediaTimes)
 
     @property
@@ -77,6 +78,8 @@ class Intake:
         check_sampling(request.sampling, self._model.vocab_size)
         constraint = request.sampling.constraint
         new_matcher = self._grammars.compile(constraint) if constraint is not None else None
+        patterns = request.sampling.stop_patterns
+        stops = compile_stops(patterns) if patterns else None
         media = self._resolve(request)
         prompt = self._builder.build(
             request.parts,
@@ -93,6 +96,7 @@ class Intake:
             clips=tuple(resolved.clip for resolved in media if resolved.clip is not None),
             new_matcher=new_matcher,
             fetch_ms=sum(resolved.fetch_ms for resolved in media),
+            stops=stops,
         )
 
     def _resolve(self, request: Request) -> tuple[ResolvedMedia, ...]:

@@ -32,6 +32,7 @@ class SequenceStream:
             stop=self._params.stop,
             skip_special_tokens=self._params.skip_special_tokens,
             no_stop_trim=self._params.no_stop_trim,
+            search=prepared.stops.search() if prepared.stops is not None else None,
         )
         self._scores: dict[int, TokenLogprob] | None = None
         if self._params.prompt_logprobs_from is not None:
@@ -42,7 +43,7 @@ class SequenceStream:
         self._usage = Usage(prompt_tokens=prepared.prompt.num_tokens)
 
     def take(self, update: SequenceUpdate) -> Finish | None:
-        """Take in the update's token; the finish if its text completes a stop text.
+        """Take in the update's token; the finish if its text completes a stop.
 
         Changes: the text. Must be called once for every update, before `publish`.
         """

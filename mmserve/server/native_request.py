@@ -207,7 +207,6 @@ def _sampling(value: object, scores: Scores, model: ModelInfo) -> tuple[Sampling
     body = Body(value, "sampling_params")
     values = take_sampling(body, NATIVE_NAMES)
     body.neutral("spaces_between_special_tokens", allowed=(True,))
-    body.neutral("stop_regex", allowed=("", []))
     values["constraint"] = take_text_constraint(body)
     body.finish()
     is_scoring = scores.is_wanted and values.get("max_new_tokens") == 0

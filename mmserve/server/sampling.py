@@ -47,10 +47,11 @@ __all__ = [
 OPENAI_NAMES: Mapping[str, str] = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
+    "stop_patterns": "stop_regex",
 }
 """Core names that OpenAI's surfaces spell otherwise."""
 
-NATIVE_NAMES: Mapping[str, str] = {"seed": "sampling_seed"}
+NATIVE_NAMES: Mapping[str, str] = {"seed": "sampling_seed", "stop_patterns": "stop_regex"}
 """Core names that the native surface spells otherwise."""
 
 _SET_BY_SURFACES = frozenset(
@@ -73,9 +74,15 @@ def _bias(value: object, name: str) -> tuple[tuple[int, float], ...]:
     return tuple(pairs)
 
 
+def _patterns(value: object, name: str) -> tuple[str, ...]:
+    """Stop patterns; an empty one counts as absent."""
+    return tuple(pattern for pattern in text_or_texts(value, name) if pattern)
+
+
 def _checks() -> dict[str, Check[Any]]:
     checks: dict[str, Check[Any]] = {
         "stop": text_or_texts,
+        "stop_patterns": _patterns,
         "stop_token_ids": integers(-(2**31), 2**31),
         "logit_bias": _bias,
         "seed": integer(-(2**63), 2**64 - 1),

@@ -145,6 +145,8 @@ def _sampling(sampling: SamplingParams) -> dict[str, object]:
     }
     if sampling.stop:
         values["stop"] = list(sampling.stop)
+    if sampling.stop_patterns:
+        values["stop_regex"] = list(sampling.stop_patterns)
     if sampling.stop_token_ids:
         values["stop_token_ids"] = list(sampling.stop_token_ids)
     if sampling.logit_bias:

@@ -1,10 +1,13 @@
 """Tokens to text that can no longer change."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.prompt.vocabularies import NAMED, VOCABULARIES
 
+from mmserve.constrained import compile_stops
 from mmserve.prompt import Detokenizer, Tokenizer
 from mmserve.testing.byte_tokenizer import byte_tokenizer
 
@@ -101,3 +104,47 @@ def test_blanks_survive_streaming(name, text):
     by_byte = {tokenizer.piece(one): one for one in ids}
     tokens = [by_byte[bytes([byte])] for byte in text.encode()]
     assert text == "".join(stream(Detokenizer(tokenizer), tokens)) == tokenizer.decode(tokens)
+
+
+def cut_at_patterns(text, patterns, stops):
+    """The text up to the stop or match complete first, found character by character."""
+    for end in range(1, len(text) + 1):
+        starts = [
+            (start, pattern)
+            for pattern in patterns
+            for start in range(end)
+            if re.compile(pattern).fullmatch(text[:end], start)
+        ]
+        starts += [(end - len(stop), stop) for stop in stops if text[:end].endswith(stop)]
+        if starts:
+            start, name = min(starts)
+            return text[:start], name
+    return text, None
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    text=st.text("ab c.", max_size=14),
+    pattern=st.sampled_from(["a+b", r"[.c]\s*$", "b.*c", "^ab|cc", "a{2,3}|c b"]),
+    stops=st.lists(st.text("ab c", min_size=1, max_size=3), max_size=2),
+)
+def test_patterns_end_the_text_like_stop_texts(text, pattern, stops):
+    """Joined pieces are the text up to the first stop or match, wherever tokens end."""
+    search = compile_stops([pattern]).search()
+    detokenizer = Detokenizer(OURS["byte_level"], stops, search=search)
+    pieces = stream(detokenizer, OURS["byte_level"].encode_plain(text))
+    assert cut_at_patterns(text, [pattern], stops) == ("".join(pieces), detokenizer.match)
+
+
+def test_text_before_a_match_in_progress_is_released():
+    """Only what a match may begin with is held back, and released once it cannot."""
+    detokenizer = Detokenizer(BYTES, search=compile_stops(["and|or"]).search())
+    assert stream(detokenizer, b"an ox and") == ["", "", "an ", "", "ox", " ", "", "", "", ""]
+    assert detokenizer.match == "and|or"
+
+
+def test_a_match_before_the_least_number_of_tokens_does_not_count():
+    """With `may_stop` False a pattern complete now is text."""
+    detokenizer = Detokenizer(BYTES, search=compile_stops(["b"]).search())
+    pieces = [detokenizer.push(ord("b"), may_stop=False), detokenizer.push(ord("b"))]
+    assert ("".join(pieces), detokenizer.match) == ("b", "b")

@@ -197,7 +197,7 @@ def test_sampling_fields_reach_the_core(site) -> None:
         "spaces_between_special_tokens": True,
         "skip_special_tokens": False,
         "no_stop_trim": True,
-        "stop_regex": None,
+        "stop_regex": ["a|b", ""],
     }
     generate(site, text="abc", sampling_params=sampling)
     assert site.client.requests[-1].sampling == SamplingParams(
@@ -205,6 +205,7 @@ def test_sampling_fields_reach_the_core(site) -> None:
         min_new_tokens=1,
         seed=7,
         stop=("x",),
+        stop_patterns=("a|b",),
         stop_token_ids=(119690,),
         constraint=Constraint("json_schema", '{"type": "null"}'),
         skip_special_tokens=False,
@@ -235,7 +236,7 @@ def test_namespaces_are_told_apart(site) -> None:
         ({"text": "a", "lora_path": "x"}, "lora_path"),
         ({"text": "a", "token_ids_logprob": [1]}, "token_ids_logprob"),
         ({"text": "a", "temperature": 0}, "temperature"),
-        ({"text": "a", "sampling_params": {"stop_regex": "a"}}, "sampling_params.stop_regex"),
+        ({"text": "a", "sampling_params": {"stop_regex": 5}}, "sampling_params.stop_regex"),
         ({"text": "a", "sampling_params": {"max_tokens": 1}}, "sampling_params.max_tokens"),
         ({"text": "a", "sampling_params": [{}, {}]}, "sampling_params"),
         (

@@ -1,0 +1,1 @@
+"""Outside clients against `mmserve serve`: what others wrote for the same wire format."""

@@ -1,0 +1,1 @@
+"""Scripts that run inside a client's own environment; nothing here imports mmserve."""
