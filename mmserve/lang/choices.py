@@ -21,6 +21,7 @@ __all__ = [
     "greedy_token_selection",
     "token_length_normalized",
     "unconditional_likelihood_normalized",
+    "with_shared_numbers",
 ]
 
 Entry = list[object]  # [logprob or None, token id, text or None]
@@ -88,6 +89,19 @@ class ChoicesRule:
                 unconditional_token_logprobs,
             )
         )
+
+
+def with_shared_numbers(rows: Sequence[list[Entry]]) -> list[list[Entry]]:
+    """The rows, where equal beginnings have equal numbers: those of the first row with them.
+
+    A backend may compute a token that two options share twice, with another last bit. Pure.
+    """
+    known: dict[tuple[object, ...], Entry] = {}
+    shared = []
+    for row in rows:
+        ids = tuple(entry[1] for entry in row)
+        shared.append([known.setdefault(ids[: k + 1], entry) for k, entry in enumerate(row)])
+    return shared
 
 
 def _first_maximum(values: Sequence[float]) -> int:

@@ -232,7 +232,9 @@ class Completions(Generic[StateT]):
         if self._var_name is None or execution.error is not None:
             return execution.is_idle
         variable = execution.variables.get(self._var_name)
-        return execution.is_idle if variable is None else is_readable(execution, variable)
+        if variable is None or execution.is_put_off:
+            return execution.is_idle
+        return is_readable(execution, variable)
 
     def _take(self) -> StateT:
         with self._monitor:

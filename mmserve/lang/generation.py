@@ -1,6 +1,6 @@
-"""A gen's call: its answers as they grow, parted from stops by pattern and from thinking.
+"""A gen's call: its answers as they grow, parted from their thinking.
 
-output -> stop patterns -> thinking | answer -> variables, the state's text, streams
+output -> thinking | answer -> variables, the state's text, streams
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from mmserve.core import BackendFailed, Finish, Output, Request, TextPart
+from mmserve.core import BackendFailed, Output, Request, TextPart
 from mmserve.lang.calls import raise_failed_end, request_for, start_call, time_limit
 from mmserve.lang.execution import Execution, Statement
 from mmserve.lang.ir import Gen
 from mmserve.lang.parameters import CallOptions
 from mmserve.lang.reasoning import NOTATIONS, ReasoningSplit
-from mmserve.lang.stops import StopWatch
 from mmserve.lang.variables import Answer
 
 __all__ = ["generate"]
@@ -50,8 +49,7 @@ def generate(execution: Execution, node: Gen, statement: Statement) -> None:
 def _collect(
     execution: Execution, request: Request, lines: Sequence[_Line], statement: Statement
 ) -> None:
-    call = start_call(execution, request)
-    for output in call.outputs():
+    for output in start_call(execution, request).outputs():
         if execution.error is not None:
             return
         raise_failed_end(output)
@@ -64,9 +62,6 @@ def _collect(
             if statement.thinking is not None:
                 execution.emit_thinking(thinking, statement.thinking)
             execution.emit(text, statement.variable)
-        if line.has_stop_patterns and all(x.answer.finish is not None for x in lines):
-            call.cancel()
-            break
     if any(line.answer.finish is None for line in lines) and execution.error is None:
         message = "the backend ended a call without an end of every answer"
         raise BackendFailed(message, status=None)
@@ -78,25 +73,18 @@ class _Line:
     def __init__(self, request: Request, options: CallOptions, reasoning: str | None) -> None:
         self.answer = Answer(request.request_id, options)
         self.thinking = ""
-        self.has_stop_patterns = bool(options.stop_regex)
-        self._watch = StopWatch(options.stop_regex)
         self._split = None if reasoning is None else ReasoningSplit(NOTATIONS[reasoning])
 
     def add(self, output: Output) -> tuple[str, str]:
         """Take news; gives the thinking and the text that count by it. Changes: the line."""
-        text, thinking = self._watch.feed(output.text), ""
-        is_over = output.finish is not None or self._watch.matched is not None
-        if output.finish is not None:
-            text += self._watch.close()
+        thinking, text = "", output.text
         if self._split is not None:
             thinking, text = self._split.feed(text)
-            if is_over:
+            if output.finish is not None:
                 last_thinking, last_text = self._split.close()
                 thinking, text = thinking + last_thinking, text + last_text
         self.thinking += thinking
         self.answer.add(output, text)
-        if self._watch.matched is not None:
-            self.answer.finish = Finish("stop", self._watch.matched)
         return thinking, text
 
 

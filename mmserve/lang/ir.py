@@ -8,6 +8,7 @@ from typing import Literal
 
 from mmserve.core import Constraint, ImagePart, RawPart, TextPart, VideoPart
 from mmserve.lang.choices import ChoicesMethod
+from mmserve.lang.texts import whole_text
 
 __all__ = [
     "REGEX_BOOL",
@@ -120,11 +121,6 @@ class Snapshot:
     refuse: Callable[[BaseException], None]
     is_shared: bool
 
-    @classmethod
-    def of_prefix(cls) -> Snapshot:
-        """Computes the content so far for nobody in particular. Pure."""
-        return cls(lambda: None, lambda _error: None, is_shared=True)
-
 
 Node = TextPart | RawPart | Picture | Hole | Gen | Select | RoleBegin | RoleEnd
 Prepared = (
@@ -161,11 +157,14 @@ class Expr:
 
 
 def as_expr(value: object) -> Expr:
-    """The expression of a text, an expression, or None; TypeError for others. Pure."""
+    """The expression of a text, an expression, or None. Pure.
+
+    Raises TypeError for others, and BadRequest for half of a surrogate pair.
+    """
     if isinstance(value, Expr):
         return value
     if isinstance(value, str):
-        return Expr((TextPart(value),) if value else ())
+        return Expr((TextPart(whole_text(value, "text")),) if value else ())
     if value is None:
         return Expr()
     message = f"a program appends str or expressions, not {type(value).__name__}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TypedDict
 
 from mmserve.core import BadRequest, SamplingParams, check_sampling
+from mmserve.lang.texts import whole_text
 
 __all__ = [
     "RUN_NAMES",
@@ -26,6 +26,7 @@ _RENAMED = {
     "min_tokens": "min_new_tokens",
     "logprob_start_len": "prompt_logprobs_from",
     "top_logprobs_num": "top_logprobs",
+    "stop_regex": "stop_patterns",
 }
 _SAME = (
     "max_new_tokens",
@@ -44,11 +45,11 @@ _SAME = (
 )
 _SAMPLING_FIELDS = {spec.name: spec for spec in fields(SamplingParams)}
 _WORDS = {name: name for name in _SAME} | {field: word for word, field in _RENAMED.items()}
-_OWN = ("stop_regex", "return_logprob", "return_text_in_logprobs", "timeout_s")
+_OWN = ("return_logprob", "return_text_in_logprobs", "timeout_s")
 _RUN_ONLY = ("cache_salt", "priority")
 
 RUN_NAMES = frozenset(
-    {*_SAME, *_OWN, *_RUN_ONLY, "logprob_start_len", "top_logprobs_num"}
+    {*_SAME, *_OWN, *_RUN_ONLY, "logprob_start_len", "stop_regex", "top_logprobs_num"}
     - {"repetition_penalty"}
 )
 
@@ -77,12 +78,11 @@ class PlainOptions(TypedDict, total=False):
 class CallOptions:
     """Everything about a call but its prompt; a run's are the defaults of its gens.
 
-    `timeout_s` bounds a call from submission to its last token, in seconds. `stop_regex` ends
-    an answer like a stop text. `return_logprob` None means: only if something else asks for it.
+    `timeout_s` bounds a call from submission to its last token, in seconds. `return_logprob`
+    None means: only if something else asks for it.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    stop_regex: tuple[str, ...] = ()
     return_logprob: bool | None = None
     return_text_in_logprobs: bool = False
     timeout_s: float | None = None
@@ -112,19 +112,14 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
         message = f"{name} is {value!r}, allowed are a text or a list of texts"
         raise BadRequest(message, field=name, reason="type")
-    return tuple(items)
+    return tuple(whole_text(item, name) for item in items)
 
 
 def _patterns(name: str, value: object) -> tuple[str, ...]:
     patterns = _texts(name, value)
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            message = f"{name} {pattern!r} is not a regular expression: {error.msg}"
-            raise BadRequest(
-                message, field=name, reason="syntax", position=error.pos
-            ) from error
+    from mmserve.constrained.search import compile_stops  # noqa: PLC0415  slow to import
+
+    compile_stops(patterns)
     return patterns
 
 
@@ -176,7 +171,7 @@ def _number(name: str, value: object, *, is_whole: bool) -> float:
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     "stop": _texts,
-    "stop_regex": _patterns,
+    "stop_patterns": _patterns,
     "stop_token_ids": _token_ids,
     "prompt_logprobs_from": _start,
     "ignore_eos": _flag,

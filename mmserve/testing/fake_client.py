@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from mmserve.constrained import compile_stops
 from mmserve.core import (
     BadRequest,
     BytesSource,
@@ -309,15 +310,20 @@ def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
 
 
 def _ended(text: str, sampling: SamplingParams) -> tuple[str, Finish]:
-    """The answer up to its earliest stop or its length, and why it ends."""
+    """The answer up to the stop that is complete first, or its length, and why it ends."""
     limit = len(text) if sampling.max_new_tokens is None else sampling.max_new_tokens
-    found = [(text.index(stop), stop) for stop in sampling.stop if stop in text]
-    position, stop = min(found, default=(len(text), None))
-    if limit < position or (limit == position and stop is None and limit < len(text)):
+    search = compile_stops(sampling.stop_patterns).search()
+    for end in range(1, min(limit, len(text)) + 1):
+        found = [(end - len(stop), stop) for stop in sampling.stop if text[:end].endswith(stop)]
+        match = search.feed(text[end - 1])
+        if match is not None:
+            found.append(match)
+        if found:
+            start, stop = min(found)
+            return text[:start], Finish("stop", stop)
+    if limit < len(text) or limit == 0:
         return text[:limit], Finish("length")
-    if limit == 0:
-        return "", Finish("length")
-    return text[:position], Finish("stop", stop if stop is not None else EOS)
+    return text, Finish("stop", EOS)
 
 
 def _refusal(ids: tuple[int, ...], sampling: SamplingParams) -> BadRequest | None:

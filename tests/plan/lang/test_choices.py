@@ -10,6 +10,7 @@ from mmserve.lang import (
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
+from mmserve.lang.choices import with_shared_numbers
 
 NUMBERS = st.floats(-10, 0, allow_nan=False).map(lambda value: round(value, 1))
 OPTIONS = st.lists(st.lists(NUMBERS, min_size=1, max_size=4), min_size=1, max_size=5)
@@ -74,3 +75,14 @@ def test_only_the_corrected_rule_asks_for_unconditional_numbers():
     assert unconditional_likelihood_normalized.requires_unconditional_logprobs is True
     assert token_length_normalized.requires_unconditional_logprobs is False
     assert greedy_token_selection.requires_unconditional_logprobs is False
+
+
+def test_equal_beginnings_have_equal_numbers():
+    """A token computed twice, with another last bit, breaks no tie of the greedy rule."""
+    rows = [
+        [[-1.0, 5, None], [-3.0, 6, None]],
+        [[-1.0 - 1e-9, 5, None], [-2.0, 7, None]],
+        [[-4.0, 6, None]],
+    ]
+
+    assert with_shared_numbers(rows) == [rows[0], [rows[0][0], rows[1][1]], rows[2]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import threading
 import time
@@ -9,7 +10,18 @@ import time
 import pytest
 
 import mmserve as sgl
-from mmserve.core import BytesSource, ImagePart, TextPart, Turn, VideoPart
+from mmserve.core import (
+    BytesSource,
+    Finish,
+    ImagePart,
+    Output,
+    Request,
+    TextPart,
+    Turn,
+    Usage,
+    VideoPart,
+)
+from mmserve.lang import ClientBackend
 from mmserve.lang.compiler.grouping import grouped
 from mmserve.lang.compiler.hoist import common_prefix
 from mmserve.lang.compiler.source import read_source
@@ -241,3 +253,88 @@ def test_compiled_programs_bind_draw_and_trace(client: FakeClient):
     assert compiled.graph("svg").startswith("<svg")
     with pytest.raises(sgl.errors.BadRequest, match="form"):
         compiled.graph("png")
+
+
+def test_what_can_be_read_once_is_left_to_the_append():
+    """A file object is read by the body only, though its neighbours are prepared early."""
+
+    @sgl.function
+    def program(s, file, clip):
+        is_prepared.append(until(lambda: bool(client.prepared)))
+        positions.append(file.tell())
+        s += sgl.image(file) + sgl.video(clip) + sgl.gen("a")
+
+    is_prepared: list[bool] = []
+    positions: list[int] = []
+    client = FakeClient()
+    state = program.compile(backend=client).run(io.BytesIO(b"picture"), b"clip")
+    assert (is_prepared, positions) == ([True], [0])
+    assert state["a"] == program.run(io.BytesIO(b"picture"), b"clip", backend=client)["a"]
+
+
+def test_early_work_that_fails_in_any_way_is_left_to_the_append():
+    """Not even an unknown kind of error shows, in this thread or another."""
+
+    class Odd:
+        def __fspath__(self):
+            raise RuntimeError
+
+    @sgl.function
+    def program(s, picture, clip):
+        is_prepared.append(until(lambda: bool(client.prepared)))
+        s += "x" + sgl.gen("a")
+        if picture is None:
+            s += sgl.image(picture) + sgl.video(clip)
+
+    is_prepared: list[bool] = []
+    client = FakeClient()
+    program.compile(backend=client).run(Odd(), b"clip").sync()
+    assert is_prepared == [True]
+
+
+class Stuck(ClientBackend):
+    """Calls that generate nothing never end by themselves."""
+
+    def start(self, request):
+        """As the engine, but for those."""
+        if request.sampling.max_new_tokens == 0:
+            return StuckCall(request)
+        return super().start(request)
+
+
+class StuckCall:
+    """A call that waits to be cancelled."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._is_cancelled = threading.Event()
+
+    def outputs(self):
+        """Its end, once it is cancelled."""
+        self._is_cancelled.wait()
+        yield Output(self._request.request_id, 0, "", (), Usage(1), finish=Finish("abort"))
+
+    def cancel(self):
+        """Let it end."""
+        self._is_cancelled.set()
+
+
+@pytest.mark.parametrize("is_the_runs", [True, False])
+def test_a_shared_prefix_is_waited_for_no_longer_than_a_call(is_the_runs):
+    """Rows go on by themselves when the prefix takes longer than their calls may."""
+
+    @sgl.function
+    def program(s, q):
+        s += PREFIX + q + sgl.gen("a", timeout_s=None if is_the_runs else 0.2)
+
+    rows = [(str(k),) for k in range(4)]
+    limit = {"timeout_s": 0.2} if is_the_runs else {}
+    states = program.compile().run_batch(rows, backend=Stuck(FakeClient()), **limit)
+    assert [len(state["a"]) for state in states] == [8] * 4
+
+
+def test_a_compiled_program_caches_its_prefix(client: FakeClient):
+    """`cache` needs no arguments, compiled or not."""
+    ask.compile(backend=client).cache()
+    (request,) = client.requests
+    assert request.parts == (Turn("user", (TextPart(PREFIX),), is_open=True),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import time
@@ -9,7 +10,7 @@ import time
 import pytest
 
 import mmserve.lang as sgl
-from mmserve.core import Aborted, BackendFailed, CallTimeout
+from mmserve.core import Aborted, BackendFailed, CallTimeout, ProgramMisuse
 
 
 def run(client, body, **values):
@@ -91,6 +92,58 @@ def test_a_failed_scope_raises(client):
     assert "v" in state
     with pytest.raises(BackendFailed):
         state["v"]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda s: s["v"],
+        lambda s: s.get_meta_info("v"),
+        lambda s: list(s.text_iter("v")),
+        lambda s: s.fork(1)[0]["v"],
+        lambda s: [child["v"] for child in s.fork(1).as_completed("v")],
+    ],
+)
+@pytest.mark.parametrize("use_thread", [True, False])
+def test_reading_a_scope_inside_itself_is_a_misuse(client, read, use_thread):
+    """It would wait for its own end for ever."""
+
+    def body(s):
+        with s.var_scope("v"):
+            s += "a"
+            read(s)
+
+    with pytest.raises(ProgramMisuse, match="before it has ended"):
+        run(client, body, use_thread=use_thread)
+
+
+def test_a_scope_that_could_not_end_raises_when_read(client):
+    """Its fork was joined inside the scope; no reader waits for an end that never comes."""
+
+    def body(s):
+        forks = s.fork(1)
+        with pytest.raises(ProgramMisuse), forks[0].var_scope("v"):
+            forks[0] += "a"
+            forks.join()
+        return forks
+
+    (child,) = run(client, body).ret_value
+    with pytest.raises(ProgramMisuse, match="before it has ended"):
+        child["v"]
+
+
+@pytest.mark.parametrize("name", ["x", "y", None])
+def test_a_stream_ends_with_the_error(client, name):
+    """Never in silence, from a thread or from an event loop."""
+    with pytest.raises(BackendFailed):
+        list(run(client, failing, stream=True).text_iter(name))
+
+    async def main():
+        state = run(client, failing, stream=True)
+        return [piece async for piece in state.text_async_iter(name)]
+
+    with pytest.raises(BackendFailed):
+        asyncio.run(main())
 
 
 def test_the_bodys_exception_leaves_run_and_aborts_its_calls(slow_client):

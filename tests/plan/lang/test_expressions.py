@@ -70,7 +70,6 @@ def test_gen_takes_six_parameters_by_position_in_the_languages_order():
         {"stop": [""]},
         {"stop": 3},
         {"stop_token_ids": ["a"]},
-        {"stop_regex": "("},
         {"timeout_s": 0},
         {"ignore_eos": 1},
         {"seed": 2**64},
@@ -92,6 +91,7 @@ def test_an_unknown_parameter_is_a_type_error():
     "options",
     [
         {"regex": "("},
+        {"stop_regex": "("},
         {"regex": r"(?=a)b"},
         {"regex": r"(a)\1"},
         {"json_schema": "INVALID"},
@@ -124,6 +124,24 @@ def test_what_only_looks_unenforceable_is_taken(pattern):
     assert isinstance(node, Gen)
     assert node.constraint is not None
     assert node.constraint.value == pattern
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda half: "a" + gen("x") + half,
+        lambda half: user(half),
+        lambda half: raw(half),
+        lambda half: gen("x", stop=half),
+        lambda half: gen("x", stop=["a", half]),
+        lambda half: select("x", ["a", half]),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused(make):
+    """No model can be asked with it, whatever the backend; a whole character is text."""
+    with pytest.raises(BadRequest, match="half of a surrogate pair"):
+        make("emoji \ud83d")
+    assert make("emoji \U0001f600").nodes
 
 
 def test_two_constraints_are_refused():

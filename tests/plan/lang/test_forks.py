@@ -102,6 +102,23 @@ def test_nothing_is_sent_for_a_fork_without_new_content(client, size):
     assert all(request.sampling.max_new_tokens == 1 for request in client.requests)
 
 
+def test_a_prefix_that_cannot_be_computed_ahead_is_nobodys_failure(client):
+    """Only calls of the program fail: the parent and a child that asks nothing go on."""
+
+    def body(s):
+        s += "BOOM"
+        forks = s.fork(2)
+        forks[0] += sgl.gen("x", max_tokens=1)
+        return forks
+
+    state = run(client, body)
+    asking, idle = state.ret_value
+
+    assert state.text() == idle.text() == "BOOM"
+    with pytest.raises(BackendFailed):
+        asking["x"]
+
+
 def test_the_parent_need_not_wait_for_a_fork():
     """The parent's call and the children's are under way together."""
     client = FakeClient(delay_s=5.0)

@@ -87,6 +87,20 @@ def test_an_option_that_would_move_the_prompts_tokens_is_tokenised_alone():
     ]
 
 
+def test_an_option_may_merge_with_more_than_one_token_of_the_prompt():
+    """After "x", "y", "z" counts as itself, though "xyz" is one token, fewer than the two."""
+    client = FakeClient(pieces=["xyz"])
+
+    @sgl.function
+    def program(s):
+        s += "xy" + sgl.select("c", ["z", "q"])
+
+    meta = program.run(backend=client).get_meta_info("c")
+
+    assert [row[0][1] for row in meta["input_token_logprobs"]] == [ord("z"), ord("q")]
+    assert meta["input_token_logprobs"][0][0][0] == fake_logprob([256, *b"xy"], ord("z"))
+
+
 def test_the_winner_is_appended_in_its_turn(client):
     """What follows sees it."""
 

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 import mmserve as sgl
-from mmserve.core import BackendFailed, ProgramMisuse, Request, UnsupportedByBackend
+from mmserve.core import (
+    Aborted,
+    BackendFailed,
+    CallTimeout,
+    Finish,
+    Output,
+    ProgramMisuse,
+    Request,
+    UnsupportedByBackend,
+    Usage,
+)
 from mmserve.lang import ClientBackend
 from mmserve.lang.backends.abilities import Abilities
+from mmserve.lang.surplus import Surplus, cut
 from mmserve.testing.fake_client import FakeClient
 
 FORM = "Name: Ann\nAge: 7\nCity: Rome\nEnd."
@@ -313,3 +325,112 @@ def test_a_gen_alone_in_its_turn_is_a_plain_call():
     state = program.run(temperature=0, backend=api)
     assert state["x"] == ["yes", "yes"]
     assert api.calls[0].sampling.stop == ("\n",)
+
+
+@sgl.function(num_api_spec_tokens=40)
+def alone(s):
+    """A turn of one gen."""
+    s += sgl.user("Go.") + sgl.assistant(sgl.gen("x", stop="\n"))
+
+
+def test_a_gen_alone_in_its_turn_fails_when_its_call_does():
+    """The error of the call is the error of the value; nobody waits on."""
+
+    def refuse(_prompt, _request):
+        raise AssertionError
+
+    class Down(Api):
+        def start(self, request):
+            raise BackendFailed("down", status=500)
+
+    state = alone.run(backend=Down(refuse, CHAT))
+    with pytest.raises(BackendFailed, match="down"):
+        _ = state["x"]
+
+
+def test_a_gen_alone_in_its_turn_ends_with_its_state():
+    """A time limit and a cancel in the middle of the call reach its value."""
+    slow = Api(replies([FORM]), CHAT, delay_s=30)
+    with pytest.raises(CallTimeout):
+        _ = alone.run(backend=slow, timeout_s=0.05)["x"]
+    state = alone.run(backend=slow, stream=True)
+    while not slow.calls:
+        time.sleep(0.001)
+    state.cancel()
+    with pytest.raises(Aborted):
+        _ = state["x"]
+
+
+def test_stops_and_values_of_the_run_count():
+    """A gen that inherits its stop has one, and values are equal however they are given."""
+    api = Api(replies([FORM]), CHAT)
+
+    @sgl.function(num_api_spec_tokens=40)
+    def program(s):
+        s += sgl.user("Go.")
+        s += sgl.assistant("Name:" + sgl.gen("a", temperature=0.5) + "\nAge:" + sgl.gen("b"))
+
+    state = program.run(backend=api, stop="\n", temperature=0.5)
+    assert (state["a"], state["b"]) == (" Ann", " 7")
+    with pytest.raises(ProgramMisuse, match="differ"):
+        program.run(backend=api, stop="\n", temperature=0.6)
+
+
+def test_time_limits_are_no_sampling_values():
+    """Gens of one turn may have limits of their own; the call keeps the shortest."""
+    api = Api(replies([FORM]), CHAT)
+
+    @sgl.function(num_api_spec_tokens=40)
+    def program(s):
+        s += sgl.user("Go.")
+        first = sgl.gen("a", stop="\n", timeout_s=60)
+        s += sgl.assistant("Name:" + first + "\nAge:" + sgl.gen("b", stop="\n"))
+
+    assert program.run(backend=api)["b"] == " 7"
+
+
+def test_a_picture_among_the_gens_of_a_turn_is_refused():
+    """The reply holds no pictures, so the turn cannot be parted by it; nothing is dropped."""
+    api = Api(replies([FORM]), CHAT)
+
+    @sgl.function(num_api_spec_tokens=40)
+    def program(s):
+        s += sgl.user("Go.")
+        s += sgl.assistant("Name:" + sgl.image(b"picture") + sgl.gen("a", stop="\n"))
+
+    state = program.run(backend=api)
+    with pytest.raises(UnsupportedByBackend, match="media among the gens"):
+        _ = state["a"]
+    assert api.calls == []
+
+
+def test_forks_that_wait_for_the_end_of_their_turn_complete():
+    """They are given, since nothing more comes, and reading them is the misuse that it is."""
+    api = Api(replies([FORM]), CHAT)
+
+    @sgl.function(num_api_spec_tokens=40)
+    def program(s):
+        s += sgl.user("Go.") + sgl.assistant_begin()
+        forks = s.fork(2)
+        forks += sgl.gen("x", stop="\n")
+        for child in forks.as_completed("x"):
+            with pytest.raises(ProgramMisuse, match="inside its turn"):
+                _ = child["x"]
+        return forks
+
+    assert len(program.run(backend=api).ret_value) == 2
+
+
+def test_a_text_that_nobody_counted_has_a_token_a_byte_at_most():
+    """Where an API tells neither tokens nor their number, `max_tokens` is not overrun."""
+    output = Output("id", 0, "abcd", (), Usage(0), finish=Finish("length"))
+    surplus = Surplus().extended([output])
+    assert surplus.most_tokens == 4
+    with pytest.raises(LookupError):
+        cut(surplus, (), 3)
+
+
+def test_the_former_word_is_refused_by_name():
+    """Programs of the paper's time are told the word of today."""
+    with pytest.raises(TypeError, match="num_api_spec_tokens"):
+        sgl.function(api_num_spec_tokens=40)

@@ -9,7 +9,7 @@ from itertools import combinations
 import pytest
 
 import mmserve as sgl
-from mmserve.core import ProgramMisuse, UnsupportedByBackend
+from mmserve.core import BackendFailed, ProgramMisuse, UnsupportedByBackend
 from mmserve.lang import ClientBackend
 from mmserve.lang.backends.abilities import Abilities
 from mmserve.testing.fake_client import FakeClient
@@ -186,3 +186,132 @@ def test_the_text_form_is_stable():
         "%2   text   '\\nA:' <- %1\n"
         "%3   gen    answer <- %2\n"
     )
+
+
+def test_every_kind_of_parameter_is_traced():
+    """Positional-only, with a default, open, keyword-only: each has what a run gives it."""
+
+    @sgl.function
+    def program(s, a, /, b, c="C", *rest, k, d="D", **more):
+        s += a + b + c + k + d
+        assert rest == ()
+        assert more == {}
+
+    shown = [(node.kind, node.label) for node in program.trace(k="K").nodes]
+    assert shown == [("hole", "a"), ("hole", "b"), ("text", "C"), ("text", "K"), ("text", "D")]
+
+
+def test_a_call_inside_a_trace_takes_what_a_run_takes():
+    """Arguments by position and by name, open ones, and the run's own parameters."""
+
+    @sgl.function
+    def inner(s, first, *rest, **more):
+        for text in (first, *rest, *more.values()):
+            s += text
+
+    @sgl.function
+    def outer(s, topic):
+        return inner(topic, "b", z="c", temperature=0, max_new_tokens=4)
+
+    assert [node.label for node in outer.trace().ret_value.nodes] == ["topic", "b", "c"]
+
+
+def test_thinking_is_a_placeholder_too():
+    """A traced program may append the thinking that a run would part from the answer."""
+
+    @sgl.function
+    def program(s, q):
+        s += q + sgl.separate_reasoning(sgl.gen("a"))
+        s += s["a_reasoning_content"]
+
+    graph = program.trace()
+    assert graph.nodes[-1].label == "a_reasoning_content"
+    assert graph.variables["a_reasoning_content"] is graph.variables["a"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda s, q: s.__iadd__({"a": "b"}[q]),
+        lambda s, q: s.__iadd__("a" + sgl.gen("x", max_tokens=q)),
+        lambda s, q: s.fork(q),
+        lambda s, q: s.__iadd__("a" + sgl.select("x", [q, "b"])),
+        lambda s, q: len(s.messages()),
+        lambda s, q: s.partial_text().upper(),
+        lambda s, q: [text.strip() for text in s.text_iter()],
+    ],
+)
+def test_values_that_must_be_known_name_the_line_too(body):
+    """A table, a number, options, messages: a trace never goes on with a wrong value."""
+    with pytest.raises(ProgramMisuse, match=r"unknown.*test_trace\.py line \d+: lambda s, q"):
+        sgl.function(body).trace()
+
+
+def test_a_trace_under_a_backend_refuses_media_and_unknown_text():
+    """What an argument will be counts, though it is not known yet."""
+
+    @sgl.function
+    def picture(s, path):
+        s += sgl.user(sgl.image(path))
+
+    @sgl.function
+    def bare(s, text):
+        s += text
+
+    class Blind(ClientBackend):
+        abilities = Abilities(has_pictures=False)
+
+    backend = Blind(FakeClient())
+    with pytest.raises(UnsupportedByBackend, match="pictures"):
+        picture.trace(backend=backend)
+    with pytest.raises(UnsupportedByBackend, match="outside turns"):
+        bare.trace(backend=backend)
+
+
+def test_an_unknown_value_never_runs(client: FakeClient):
+    """A program that runs inside a trace refuses what the trace does not know."""
+
+    @sgl.function
+    def inner(s, q):
+        s += q + sgl.gen("a")
+
+    @sgl.function
+    def outer(s, q):
+        return inner.run(q, backend=client)["a"]
+
+    with pytest.raises(ProgramMisuse, match="'q' is unknown"):
+        outer.trace()
+    assert client.requests == []
+
+
+def test_cache_ends_where_the_program_needs_an_unknown_value(client: FakeClient):
+    """What stands before a branch on an argument is constant, and is computed."""
+
+    @sgl.function
+    def program(s, question):
+        s += "Be short. "
+        if question:
+            s += question + sgl.gen("a")
+
+    program.cache(client)
+    assert [request.parts[0].text for request in client.requests] == ["Be short. "]
+
+
+def test_cache_raises_what_its_call_raises(client: FakeClient):
+    """It is asked for, so its failure is told."""
+
+    @sgl.function
+    def program(s, question):
+        s += "BOOM" + question
+
+    with pytest.raises(BackendFailed):
+        program.cache(client)
+
+
+def test_pin_names_its_successor():
+    """Programs of the paper's time are told the word of today."""
+    program = sgl.function(lambda s: None)
+    with pytest.raises(ProgramMisuse, match="cache"):
+        program.pin()
+    with pytest.raises(AttributeError, match="cache"):
+        _ = sgl.pin

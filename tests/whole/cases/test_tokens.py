@@ -1,4 +1,7 @@
-"""Text is text: placeholders and role markers that users type, half characters, spaces, BOS."""
+"""Text is text: placeholders and role markers that users type, half characters, spaces, BOS.
+
+Over HTTP; the same in programs is in `test_program_tokens.py`.
+"""
 
 from __future__ import annotations
 
@@ -43,21 +46,6 @@ def test_placeholders_typed_by_users_are_text(ask: Asker, engine: Engine, mark: 
     twice = ask.chat(A, f"{mark} and {mark}")
     assert twice.image_tokens == answer.image_tokens
     differ(twice, ask.chat(B, f"{mark} and {mark}"))
-
-
-def test_placeholders_in_programs_are_text(engine: Engine) -> None:
-    """A literal placeholder in a program's text is text as well."""
-
-    @sgl.function
-    def program(s, picture):
-        s += sgl.user("Is <image> a tag?" + sgl.image(picture))
-        s += sgl.assistant(sgl.gen("a", max_tokens=4, temperature=0))
-
-    meta = program.run(picture=A, backend=engine).get_meta_info("a")
-    assert (
-        meta["image_tokens"]
-        == program.run(picture=B, backend=engine).get_meta_info("a")["image_tokens"]
-    )
 
 
 HALVES = ["emoji \\ud83d", "x \\ude00 y"]
@@ -125,9 +113,10 @@ FORCED = [" leading", "  two", "a  b", "word word", "\n x", "日本語", "e\u030
 
 
 @pytest.mark.parametrize("text", FORCED)
-def test_streams_and_answers_are_the_forced_text(ask: Asker, text: str) -> None:
+@pytest.mark.parametrize("how", ["choices", "regex"])
+def test_streams_and_answers_are_the_forced_text(ask: Asker, text: str, how: str) -> None:
     """Joined stream, plain answer and forced text are equal, byte for byte."""
-    fields = {"choices": [text], "max_tokens": 64}
+    fields = {how: [text] if how == "choices" else text, "max_tokens": 64}
     assert ask.chat("say it", **fields).text == text
     body = {
         "messages": [{"role": "user", "content": "say it"}],

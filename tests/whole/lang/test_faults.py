@@ -1,8 +1,47 @@
-"""Programs that failed elsewhere, on both backends: they answer, or say what is wrong."""
+"""Programs that failed elsewhere: they answer, or say what is wrong. Here on both backends.
+
+What the original does, and the test that it is not done here (`tests/plan/lang` or `whole`):
+
+    only one image is supported  test_two_pictures_keep_their_places
+    OpenAI: pictures after text  test_pictures_stand_where_the_program_put_them
+    open-role fork: no pictures  test_a_fork_in_an_open_turn_keeps_the_picture
+    video goes undecoded         test_a_clip_answers_with_its_frames
+    URL is a path, numpy fails   test_a_picture_is_the_same_however_it_is_named
+    picture posted every time    test_one_picture_is_one_upload_and_one_decode
+    concat join hangs            test_texts_of_a_concat_join_stand_in_order
+    prefix at fork races         test_a_forks_prefix_is_prefilled_once_always
+    n=2 fails                    test_two_answers_are_a_list
+    select crashes or miscounts  test_scores_and_winners_are_the_references
+    failed call: KeyError        test_a_failed_call_raises_at_its_name_and_at_later_ones
+    append after failure hangs   test_an_append_after_the_failure_fails_at_once
+    failed child: shorter list   test_a_failed_child_makes_join_raise_and_cancels_its_siblings
+                                 test_keep_puts_the_exception_in_its_place
+    one bad row loses all        test_bad_rows_carry_their_errors
+    streams hide errors          test_a_stream_ends_with_the_error
+    template guessed from path   test_the_template_does_not_depend_on_the_directorys_name
+    a batch runs dummies         test_the_body_runs_once_a_row_on_real_arguments
+    bind beats the call          test_bind_fixes_parameters_and_refuses_them_again
+    bind edits the row           test_rows_are_not_changed
+    bind drops speculation       test_bind_keeps_the_number_of_speculative_tokens
+    gen_int(stop=...) crashes    test_gen_int_and_gen_string_are_gens_with_a_dtype
+    choices=[] generates         test_a_select_without_good_options_raises
+    failed scope is an int       test_a_failed_scope_raises
+    join loses meta info         test_join_gathers_each_name_made_after_the_fork
+    joined fork appended: hang   test_joined_children_can_be_read_but_not_appended_to
+    role left open               test_an_exception_in_a_turn_closes_it
+    speculation: mangled text    test_another_constant_text_drops_the_surplus
+    speculation: list stops      test_values_are_those_without_speculation
+    speculation: batches hang    test_batches_speculate_row_by_row
+    speculation: early reads     test_reading_inside_the_open_turn_is_a_misuse
+    speculation: max_tokens      test_a_value_has_at_most_max_tokens_tokens
+    OpenAI drops parameters      test_what_the_apis_cannot_do_is_refused_at_the_append
+    Anthropic loses the system   test_every_call_carries_the_system_turns
+"""
 
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import time
 from pathlib import Path
@@ -14,11 +53,8 @@ from PIL import Image
 import mmserve as sgl
 from mmserve.core import (
     BackendFailed,
-    BadRequest,
-    ConstraintRefused,
     ContextTooLong,
     MediaRefused,
-    ProgramMisuse,
 )
 from mmserve.engine import Engine
 from mmserve.testing.clips import clip
@@ -29,6 +65,17 @@ GREEDY = {"temperature": 0, "max_new_tokens": 6}
 def run(backend, body, *args, **values):
     """Run a body greedily."""
     return sgl.function(body).run(*args, backend=backend, **{**GREEDY, **values})
+
+
+def test_every_fault_of_the_table_has_its_test():
+    """The tests that the table names are there, and each is named once."""
+    named = re.findall(r"(?<=  )test_\w+", __doc__ or "")
+    folders = [Path(__file__).parents[2] / name for name in ("plan/lang", "whole")]
+    sources = [path.read_text() for folder in folders for path in folder.rglob("test_*.py")]
+    known = {name for text in sources for name in re.findall(r"^def (test_\w+)", text, re.M)}
+
+    assert len(named) == len(set(named)) > 30
+    assert set(named) <= known
 
 
 def canary(backend, picture):
@@ -210,61 +257,6 @@ def test_a_program_and_a_chat_call_have_the_same_prompt(backend, engine: Engine)
 
     assert state["x"] == answer.text
     assert state.get_meta_info("x")["prompt_tokens"] == answer.usage.prompt_tokens
-
-
-def test_forks_of_nothing_work_or_say_why(backend, red):
-    """Empty states, forks of one, of none, and children that generate nothing."""
-
-    def body(s):
-        empty = s.fork(2)
-        empty += sgl.user("Q") + sgl.assistant(sgl.gen("x", max_tokens=2))
-        empty.join()
-        s += ""
-        one = s.fork(1)
-        one += sgl.user("Q") + sgl.assistant(sgl.gen("y", max_tokens=2))
-        one.join()
-        nothing = s.fork(2)
-        nothing.join()
-        with pytest.raises(ProgramMisuse):
-            s.fork(0)
-
-    state = run(backend, body)
-
-    assert state["x"] == [state["y"][0]] * 2
-    with pytest.raises(BadRequest, match="empty prompt"):
-        run(backend, lambda s: s.__iadd__(sgl.gen("x", max_tokens=1)))["x"]
-    canary(backend, red)
-
-
-@pytest.mark.parametrize("progress_bar", [False, True])
-def test_bad_rows_do_not_touch_the_others(backend, engine: Engine, red, progress_bar):
-    """Eight programs: one raises, one opens a missing picture, one has a bad regex."""
-
-    @sgl.function
-    def program(s, q):
-        s += sgl.user(f"{q}") + sgl.assistant(sgl.gen("a", max_tokens=2))
-        if q == 2:
-            raise ValueError("row 2")
-        if q == 5:
-            s += sgl.user(sgl.image("/no/such/picture.png"))
-        if q == 6:
-            s += sgl.assistant(sgl.gen("b", regex="("))
-
-    started = time.monotonic()
-    states = program.run_batch(
-        [{"q": index} for index in range(8)],
-        backend=backend,
-        num_threads=2,
-        progress_bar=progress_bar,
-        **GREEDY,
-    )
-    kinds = {index: type(state.error()) for index, state in enumerate(states) if state.error()}
-
-    assert time.monotonic() - started < 30
-    assert kinds == {2: ValueError, 5: MediaRefused, 6: ConstraintRefused}
-    assert engine.flush_cache(timeout_s=5.0)
-    assert engine.counters()["running"] == 0
-    canary(backend, red)
 
 
 def test_a_failed_body_leaves_nothing_running(backend, engine: Engine, red):
