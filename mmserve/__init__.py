@@ -91,7 +91,7 @@ __all__ = [
 
 _NOT_HERE = {
     "VertexAI": "use RuntimeEndpoint or Engine",
-    "pin": "prefixes are kept by the radix tree; nothing needs pinning",
+    "pin": "prefixes are kept by themselves; f.cache() computes one early",
 }
 """Names that programs written for SGLang may use, and what to use instead."""
 

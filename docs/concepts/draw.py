@@ -1,4 +1,4 @@
-"""Draws what the concept pages show, by running the real scheduler without a model.
+"""Draws what the concept pages show: the real scheduler, and traced programs, without a model.
 
 Usage: `python docs/concepts/draw.py` writes the SVG files and the drawings inside the pages;
 with `--check` it writes nothing and fails if anything differs. A drawing inside a page stands
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+import mmserve as sgl
 from mmserve.core import ForwardPlan, MediaSpan, Prompt, SamplingParams, SchedConfig
 from mmserve.sched import Scheduler, SequenceSpec, SequenceUpdate
 from mmserve.testing.fake_runner import FakeRunner
@@ -243,6 +244,30 @@ def _steps(stage: Stage) -> str:
     return "\n".join(line for line in lines if re.match(r"#\d|step +\d+ +\d", line))
 
 
+@sgl.function
+def judge(  # noqa: ANN201  a program as users write them
+    s: sgl.ProgramState,
+    picture: str,
+    essay: str,
+    aspects: tuple[str, ...] = ("clarity", "evidence"),
+):
+    """The program of `programs.md`: a choice, two judgements side by side, a grade."""
+    s += sgl.user(sgl.image(picture) + "Essay: " + essay + "\nIs it about the picture?")
+    s += sgl.assistant(sgl.select("related", ["yes", "no"]))
+    forks = s.fork(len(aspects))
+    for fork, aspect in zip(forks, aspects, strict=True):
+        fork += sgl.user(f"Judge its {aspect}.")
+        fork += sgl.assistant(sgl.gen("judgement", stop="\n"))
+    forks.join()
+    s += sgl.user("Grade it:")
+    s += sgl.assistant(sgl.gen("grade", regex="[A-D]"))
+
+
+def programs() -> dict[str, str]:
+    """The drawing of `programs.md`."""
+    return {"program-graph.svg": judge.graph("svg")}
+
+
 def with_drawings(page: str, drawings: dict[str, str]) -> str:
     """A page with each drawing that it names put in. Pure."""
     for name, drawing in drawings.items():
@@ -255,7 +280,7 @@ def with_drawings(page: str, drawings: dict[str, str]) -> str:
 
 def results() -> dict[Path, str]:
     """Every file that this script makes, with its text."""
-    drawings = {**sharing(), **order()}
+    drawings = {**sharing(), **order(), **programs()}
     made = {FOLDER / name: text for name, text in drawings.items() if name.endswith(".svg")}
     for name in PAGES:
         path = FOLDER / name
@@ -272,7 +297,7 @@ def main() -> int:
     ]
     if "--check" in sys.argv[1:]:
         sys.stderr.writelines(
-            f"{path.name} is not what the scheduler draws\n" for path, _ in stale
+            f"{path.name} is not what this script draws\n" for path, _ in stale
         )
         return len(stale)
     for path, text in stale:

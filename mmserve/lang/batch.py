@@ -63,6 +63,7 @@ class Batch:
         self._num_given = 0
         self._is_stopped = False
         self._first_failed: int | None = None
+        self._fault: BaseException | None = None
 
     def states(self) -> Iterator[ProgramState]:
         """States of all rows, each when it has ended.
@@ -70,9 +71,9 @@ class Batch:
         Raises a row's error if the style says so. Closing it, or Ctrl-C, cancels what runs.
         """
         is_whole = False
-        for _ in range(self._num_threads):
-            threading.Thread(target=self._work, name="mmserve-row", daemon=True).start()
         try:
+            for _ in range(self._num_threads):
+                threading.Thread(target=self._work, name="mmserve-row", daemon=True).start()
             with _progress(self._num_rows, is_shown=self._style.has_progress_bar) as advance:
                 for position in range(self._num_rows):
                     yield self._wait_for(position, advance)
@@ -84,6 +85,8 @@ class Batch:
     def _wait_for(self, position: int, advance: Callable[[int], None]) -> ProgramState:
         while True:
             with self._changed:
+                if self._fault is not None:
+                    raise self._fault
                 advance(len(self._finished))
                 failed = self._first_failed
                 row = position
@@ -105,24 +108,33 @@ class Batch:
             raise error
 
     def _work(self) -> None:
-        while (row := self._take_row()) is not None:
-            state, run_body = self._begin(row)
+        try:
+            while (row := self._take_row()) is not None:
+                self._run(row)
+        except BaseException as error:  # noqa: BLE001  raised where the states are read
             with self._changed:
-                self._running[row] = state
-                is_stopped = self._is_stopped
-            if is_stopped:
-                state.cancel()
-            run_body()
-            execution = state.execution
-            execution.monitor.wait(lambda: execution.is_idle)  # noqa: B023  used at once
-            with self._changed:
-                del self._running[row]
-                self._done[row] = state
-                self._finished.append(row)
-                if self._style.is_raising and execution.error and self._first_failed is None:
-                    self._first_failed = row
-                    self._is_stopped = True
+                self._fault = error
+                self._is_stopped = True
                 self._changed.notify_all()
+
+    def _run(self, row: int) -> None:
+        state, run_body = self._begin(row)
+        with self._changed:
+            self._running[row] = state
+            is_stopped = self._is_stopped
+        if is_stopped:
+            state.cancel()
+        run_body()
+        execution = state.execution
+        execution.monitor.wait(lambda: execution.is_idle)
+        with self._changed:
+            del self._running[row]
+            self._done[row] = state
+            self._finished.append(row)
+            if self._style.is_raising and execution.error and self._first_failed is None:
+                self._first_failed = row
+                self._is_stopped = True
+            self._changed.notify_all()
 
     def _take_row(self) -> int | None:
         with self._changed:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mmserve.core import (
     Aborted,
+    BackendFailed,
     BadRequest,
     CallTimeout,
     Output,
@@ -20,7 +21,7 @@ from mmserve.lang.backends.port import Call
 from mmserve.lang.execution import Execution
 from mmserve.lang.parameters import CallOptions
 
-__all__ = ["raise_failed_end", "request_for", "start_call", "time_limit"]
+__all__ = ["acting_after", "news", "request_for", "start_call", "time_limit"]
 
 
 def request_for(
@@ -49,11 +50,22 @@ def start_call(execution: Execution, request: Request) -> Call:
 @contextlib.contextmanager
 def time_limit(execution: Execution, timeout_s: float | None) -> Iterator[None]:
     """Fail the state with CallTimeout if the block takes longer; None is no limit."""
+
+    def fail() -> None:
+        message = f"a call took longer than {timeout_s:g} s"
+        execution.fail(CallTimeout(message, timeout_s=timeout_s))
+
+    with acting_after(timeout_s, fail):
+        yield
+
+
+@contextlib.contextmanager
+def acting_after(timeout_s: float | None, act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` from a thread of its own if the block takes longer; None is no limit."""
     if timeout_s is None:
         yield
         return
-    error = CallTimeout(f"a call took longer than {timeout_s:g} s", timeout_s=timeout_s)
-    timer = threading.Timer(timeout_s, execution.fail, (error,))
+    timer = threading.Timer(timeout_s, act)
     timer.daemon = True
     timer.start()
     try:
@@ -62,8 +74,25 @@ def time_limit(execution: Execution, timeout_s: float | None) -> Iterator[None]:
         timer.cancel()
 
 
-def raise_failed_end(output: Output) -> None:
-    """Raise what an output says went wrong, if anything did. Pure."""
+def news(execution: Execution, request: Request) -> Iterator[Output]:
+    """Start a call and give its outputs until it ends or the state has failed.
+
+    Raises what the outputs say went wrong, and BackendFailed if an answer has no end. Changes:
+    the execution's calls.
+    """
+    num_ended = 0
+    for output in start_call(execution, request).outputs():
+        if execution.error is not None:
+            return
+        _raise_failed_end(output)
+        num_ended += output.finish is not None
+        yield output
+    if num_ended < request.sampling.n and execution.error is None:
+        message = "the backend ended a call without an end of every answer"
+        raise BackendFailed(message, status=None)
+
+
+def _raise_failed_end(output: Output) -> None:
     finish = output.finish
     if finish is not None and finish.error is not None:
         raise finish.error

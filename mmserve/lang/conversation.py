@@ -77,12 +77,14 @@ class Conversation:
             return tuple(self._closed)
         return (*self._closed, Turn(self.role, tuple(self._open), is_open=True))
 
+    def open_pieces(self) -> tuple[Piece, ...]:
+        """The content of the open turn so far; none outside turns. Pure."""
+        return () if self.role is None else tuple(self._open)
+
     def open_text(self) -> str:
         """The text of the open turn so far; "" outside turns. Pure."""
-        if self.role is None:
-            return ""
-        texts = [part.text for part in self._open if isinstance(part, (TextPart, RawPart))]
-        return "".join(texts)
+        pieces = self.open_pieces()
+        return "".join(part.text for part in pieces if isinstance(part, (TextPart, RawPart)))
 
     def messages(self) -> list[dict[str, object]]:
         """The turns in OpenAI form; text outside turns has no place in it. Pure."""

@@ -52,11 +52,15 @@ class Statement:
     variable: Variable
     thinking: Variable | None = None
 
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Those it sets. Pure."""
+        return (self.variable,) if self.thinking is None else (self.variable, self.thinking)
+
     def fail(self, error: BaseException) -> None:
         """Fail its variables, unless they have ended. Changes: the variables."""
-        self.variable.fail(error)
-        if self.thinking is not None:
-            self.thinking.fail(error)
+        for variable in self.variables:
+            variable.fail(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class Setting:
 
     `limits` are those of the backend; `options` are what gens inherit; `perform` carries out
     one statement; `is_stepwise` makes each append wait for its statements; a `gate` is passed
-    before each call.
+    before each call, with the seconds that it may take.
     """
 
     backend: Backend
@@ -75,7 +79,7 @@ class Setting:
     monitor: Monitor
     perform: Callable[[Execution, Statement], None]
     is_stepwise: bool = False
-    gate: Callable[[Execution], None] | None = None
+    gate: Callable[[Execution, float | None], None] | None = None
 
 
 class Execution:
@@ -146,14 +150,18 @@ class Execution:
             message = "something is appended to a joined fork"
             raise ProgramMisuse(message, hint="append to the state it was joined into")
 
-    def _enqueue(self, node: Prepared) -> None:
+    def statement_of(self, node: Prepared) -> Statement:
+        """The node with the variables it sets, known from now on. Changes: variables."""
         name = node.name if isinstance(node, (Gen, Select, ScopeBegin)) else None
         variable, thinking = self.declare(name), None
         if isinstance(node, Gen):
             variable.convert = node.convert
             if node.reasoning is not None:
                 thinking = self.declare(f"{name}_reasoning_content" if name else None)
-        statement = Statement(node, variable, thinking)
+        return Statement(node, variable, thinking)
+
+    def _enqueue(self, node: Prepared) -> None:
+        statement = self.statement_of(node)
         if self.error is not None:
             statement.fail(self.error)
             if isinstance(node, Snapshot):
@@ -225,10 +233,16 @@ class Execution:
                 statement = self._current = self._queue.popleft()
             try:
                 if self.setting.gate is not None and _waits_for_model(statement.node):
-                    self.setting.gate(self)
+                    self.setting.gate(self, self._time_for(statement.node))
                 self.setting.perform(self, statement)
             except Exception as error:  # noqa: BLE001  delivered to whoever reads the state
                 self.fail(error)
+
+    def _time_for(self, node: Prepared) -> float | None:
+        options = self.setting.options
+        if isinstance(node, Gen):
+            return options.changed(node.changes).timeout_s
+        return (node.timeout_s if isinstance(node, Select) else None) or options.timeout_s
 
     # -- what statements do to it ------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from mmserve.core import BackendFailed, Output, Request, TextPart
-from mmserve.lang.calls import raise_failed_end, request_for, start_call, time_limit
+from mmserve.core import Output, Request, TextPart
+from mmserve.lang.calls import news, request_for, time_limit
 from mmserve.lang.execution import Execution, Statement
 from mmserve.lang.ir import Gen
 from mmserve.lang.parameters import CallOptions
@@ -49,10 +49,7 @@ def generate(execution: Execution, node: Gen, statement: Statement) -> None:
 def _collect(
     execution: Execution, request: Request, lines: Sequence[_Line], statement: Statement
 ) -> None:
-    for output in start_call(execution, request).outputs():
-        if execution.error is not None:
-            return
-        raise_failed_end(output)
+    for output in news(execution, request):
         line = lines[output.index]
         if line.answer.finish is not None:
             continue
@@ -62,9 +59,6 @@ def _collect(
             if statement.thinking is not None:
                 execution.emit_thinking(thinking, statement.thinking)
             execution.emit(text, statement.variable)
-    if any(line.answer.finish is None for line in lines) and execution.error is None:
-        message = "the backend ended a call without an end of every answer"
-        raise BackendFailed(message, status=None)
 
 
 class _Line:

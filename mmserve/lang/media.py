@@ -11,6 +11,7 @@ import binascii
 import io
 import os
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from urllib.parse import unquote_to_bytes
 from mmserve.core import BytesSource, FramesSource, MediaRefused, MediaSource, UrlSource
 
 __all__ = ["image_source", "media_type", "video_source"]
+
+_loading = threading.Lock()
+"""Rows may share a PIL picture, which reads its file at its first use and not safely."""
 
 _ADDRESS = re.compile(r"(https?|data|file):", re.IGNORECASE)
 _FILE_ID = re.compile(r"file-[0-9A-Za-z_-]+")
@@ -142,6 +146,8 @@ def _filled(content: bytes, what: str) -> BytesSource:
 def _picture_png(picture: Any) -> bytes:  # noqa: ANN401  PIL is not imported in this room
     buffer = io.BytesIO()
     options = {}
+    with _loading:
+        getattr(picture, "load", lambda: None)()
     if hasattr(picture, "getexif") and len(picture.getexif()):
         options["exif"] = picture.getexif()  # keeps the camera's orientation
     if picture.mode not in _PNG_MODES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mmserve.core import ImagePart, ProgramMisuse, RawPart, TextPart, VideoPart
-from mmserve.lang.ir import Gen, Prepared, RoleBegin, RoleEnd, Select
+from mmserve.lang.ir import Gen, Hole, Prepared, RoleBegin, RoleEnd, Select
 
 __all__ = ["Place"]
 
@@ -24,8 +24,8 @@ class Place:
     def after(self, node: Prepared) -> Place:
         """The place behind `node`.
 
-        Raises ProgramMisuse for a turn inside a turn, and for the end of a turn that is not
-        open. Pure.
+        Raises ProgramMisuse for a turn inside a turn, for the end of a turn that is not open,
+        and for an unknown value. Pure.
         """
         match node:
             case RoleBegin(role) if self.role is not None:
@@ -38,6 +38,9 @@ class Place:
                 raise ProgramMisuse(message)
             case RoleEnd():
                 return Place()
+            case Hole(name):
+                message = f"{name!r} is unknown while a program is traced, but this one runs"
+                raise ProgramMisuse(message)
             case Gen():
                 return Place(self.role, (*self.gens, node), has_content=True)
             case TextPart() | RawPart() | ImagePart() | VideoPart() | Select():

@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, NoReturn, overload
 
 from mmserve.core import Aborted, ProgramMisuse
 from mmserve.lang.backends.abilities import Limits, check_options
@@ -16,7 +16,7 @@ from mmserve.lang.batch import Batch, BatchStyle
 from mmserve.lang.body import Body
 from mmserve.lang.compiler import Gate, Plan
 from mmserve.lang.execution import Execution, Setting
-from mmserve.lang.ir import Snapshot
+from mmserve.lang.expressions import gen
 from mmserve.lang.monitor import Monitor
 from mmserve.lang.parameters import RUN_NAMES, CallOptions, run_options
 from mmserve.lang.settings import as_backend, global_config
@@ -27,6 +27,7 @@ from mmserve.lang.tracing import Graph, constant_prefix, is_tracing, trace
 __all__ = ["Program", "function"]
 
 _SWITCHES = ("stream", "backend", "use_thread")
+_FORMER_WORDS = {"api_num_spec_tokens": "num_api_spec_tokens"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,8 @@ class Program:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  the program's own
         """Run it; inside a trace, trace it."""
         if is_tracing():
-            given = self._signature.bind_partial(None, *args, **kwargs).arguments
-            return self.trace(**dict(list(given.items())[1:]))
+            own = {name: value for name, value in kwargs.items() if self._is_own(name)}
+            return trace(self.__name__, self.function, self._known(args, own))
         return self.run(*args, **kwargs)
 
     def trace(self, *, backend: object = None, **known: object) -> Graph:
@@ -106,22 +107,33 @@ class Program:
         refuses what it cannot do. Raises what the body raises, and ProgramMisuse, naming the
         line, where the body needs a value that is unknown.
         """
-        used = None if backend is None else as_backend(backend)
-        return trace(self.__name__, self.function, self._known(known), used)
+        limits = None
+        if backend is not None:
+            limits = self._limits(as_backend(backend), CallOptions())
+        return trace(self.__name__, self.function, self._known((), known), limits)
 
     def cache(self, backend: object = None) -> None:
         """Compute the constant prefix, media included, so that runs find it cached.
 
-        The body is run on placeholders up to its first call or unknown value. Waits. Raises
-        what the body raises until then, and what the call raises. Backends that keep no
+        The body is run on placeholders up to its first call or use of an unknown value. Waits.
+        Raises what the body raises until then, and what the call raises. Backends that keep no
         prefixes are not asked.
         """
         used = self._used(backend)
-        prefix = constant_prefix(self.function, self._known({}), used)
+        limits = self._limits(used, CallOptions())
+        prefix = constant_prefix(self.function, self._known((), {}), limits)
         state = self._begin(used, CallOptions(), (), {}).state
         state.execution.setting.body.enter()
-        state.execution.append((*prefix, Snapshot.of_prefix()))
+        state.execution.append(prefix)
+        if state.execution.conversation.is_fresh and used.abilities.has_prefix_calls:
+            state += gen(max_tokens=0, temperature=0.0)
         state.sync()
+
+    def pin(self, backend: object = None) -> NoReturn:
+        """The former name of `cache`. Raises ProgramMisuse, which says so."""
+        del backend
+        message = "a program has no pin"
+        raise ProgramMisuse(message, hint="use cache, which computes the constant prefix early")
 
     def compile(self, *, backend: object = None) -> Program:
         """The program with the same answers, perhaps sooner; the body is not run here.
@@ -145,10 +157,11 @@ class Program:
     def _used(self, backend: object) -> Backend:
         return as_backend(self._backend if backend is None else backend)
 
-    def _known(self, known: Mapping[str, object]) -> dict[str, object]:
+    def _known(
+        self, args: tuple[object, ...], known: Mapping[str, object]
+    ) -> inspect.BoundArguments:
         self._refuse_bound(known)
-        self._signature.bind_partial(None, **known)
-        return {**self.bound, **known}
+        return self._signature.bind_partial(None, *args, **{**self.bound, **known})
 
     def bind(self, **kwargs: object) -> Program:
         """The program with these parameters fixed.
@@ -262,8 +275,9 @@ class Program:
             as_completed: give states lazily, in the order in which they finish.
             **values: what every gen inherits, as in `run`.
 
-        Raises ProgramMisuse for rows that do not fit the program and for an unknown `on_error`.
-        States have ended when given.
+        Raises ProgramMisuse for rows that do not fit the program and for an unknown `on_error`,
+        UnsupportedByBackend for values that the backend cannot serve. States have ended when
+        given.
         """
         rows = self._rows(batch_kwargs)
         use_thread = bool(values.pop("use_thread", True))
@@ -274,6 +288,7 @@ class Program:
             message = f"on_error is {on_error!r}, allowed are return and raise"
             raise ProgramMisuse(message)
         used = self._used(backend)
+        self._limits(used, options)
         style = BatchStyle(
             num_threads,
             has_progress_bar=progress_bar,
@@ -288,6 +303,7 @@ class Program:
 
         def begin(index: int) -> tuple[ProgramState, Callable[[], None]]:
             gate = None if new_gate is None else new_gate()
+            self._start_early(used, options, *rows[index])
             launch = self._begin(used, options, *rows[index], use_thread=use_thread, gate=gate)
             launch.state.row = index
             return launch.state, launch.run_quietly
@@ -306,9 +322,11 @@ class Program:
         }
         self._refuse_bound(own)
         self._signature.bind(None, *args, **{**self.bound, **own})
+        backend, options = self._used(kwargs.get("backend")), run_options(values)
+        self._start_early(backend, options, args, own)
         return self._begin(
-            self._used(kwargs.get("backend")),
-            run_options(values),
+            backend,
+            options,
             args,
             own,
             use_thread=bool(kwargs.get("use_thread", True)),
@@ -336,8 +354,7 @@ class Program:
         skips = global_config.skip_special_tokens_in_output
         sampling = replace(options.sampling, skip_special_tokens=skips)
         options = replace(options, sampling=sampling)
-        limits = Limits.of(backend.name, backend.abilities, self.num_api_spec_tokens)
-        check_options(options, limits)
+        limits = self._limits(backend, options)
         monitor = Monitor()
         setting = Setting(
             backend,
@@ -349,12 +366,25 @@ class Program:
             is_stepwise=not use_thread,
             gate=gate,
         )
-        if self._plan is not None:
-            self._plan.start_early(backend, options, self._arguments(args, kwargs))
         execution = Execution(setting)
         monitor.interrupt = execution.cancel
         state = ProgramState(execution, is_streaming=is_streaming)
         return _Launch(state, self.function, args, {**self.bound, **kwargs})
+
+    def _limits(self, backend: Backend, options: CallOptions) -> Limits:
+        limits = Limits.of(backend.name, backend.abilities, self.num_api_spec_tokens, options)
+        check_options(options, limits)
+        return limits
+
+    def _start_early(
+        self,
+        backend: Backend,
+        options: CallOptions,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+    ) -> None:
+        if self._plan is not None:
+            self._plan.start_early(backend, options, self._arguments(args, kwargs))
 
     def _arguments(
         self, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -406,16 +436,24 @@ def function(
 
 
 def function(
-    program: Callable[..., object] | None = None, *, num_api_spec_tokens: int | None = None
+    program: Callable[..., object] | None = None,
+    *,
+    num_api_spec_tokens: int | None = None,
+    **unknown: object,
 ) -> Program | Callable[[Callable[..., object]], Program]:
     """Make a program of `def f(s, ...)`.
 
     Args:
         program: the function; its first parameter is called s.
         num_api_spec_tokens: for black-box backends; no effect on an engine of ours.
+        **unknown: words that there are no longer.
 
-    Raises ProgramMisuse for another first parameter.
+    Raises ProgramMisuse for another first parameter, TypeError for an unknown word.
     """
+    for word in unknown:
+        hint = f", it is now {_FORMER_WORDS[word]}" if word in _FORMER_WORDS else ""
+        message = f"function has no parameter {word}{hint}"
+        raise TypeError(message)
     if program is not None:
         return Program(program, num_api_spec_tokens)
     return lambda decorated: Program(decorated, num_api_spec_tokens)

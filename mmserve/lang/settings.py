@@ -47,7 +47,7 @@ def as_backend(value: object) -> Backend:
             message = "no backend is set"
             hint = "call set_default_backend(Engine(...)), or pass backend="
             raise ProgramMisuse(message, hint=hint)
-        return global_config.default_backend
+        value = global_config.default_backend  # which programs may set to an engine, too
     if hasattr(value, "start") and hasattr(value, "server_info"):
         return value  # type: ignore[return-value]
     if hasattr(value, "submit") and hasattr(value, "model"):

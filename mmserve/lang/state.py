@@ -99,9 +99,13 @@ class ProgramState:
 
     @contextlib.contextmanager
     def copy(self) -> Iterator[ProgramState]:
-        """A fork of one, joined at the end of the `with`."""
+        """A fork of one, joined when the `with` ends; an exception in it cancels the fork."""
         group = self.fork(1)
-        yield group[0]
+        try:
+            yield group[0]
+        except BaseException:
+            group.cancel()
+            raise
         group.join()
 
     def fork(
@@ -214,7 +218,9 @@ class ProgramState:
         return iter(TextReader(self.execution, var_name, is_streaming=self._is_streaming))
 
     async def text_async_iter(
-        self, var_name: str | None = None, *, return_meta_data: bool = False
+        self,
+        var_name: str | None = None,
+        return_meta_data: bool = False,  # noqa: FBT001, FBT002  the language's order
     ) -> AsyncIterator[object]:
         """Like `text_iter`, without blocking the event loop.
 

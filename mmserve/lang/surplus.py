@@ -39,11 +39,12 @@ class Surplus:
         if self.ends is not None and new_ends is not None:
             ends = (*self.ends, *(len(self.text) + end for end in new_ends))
         last = outputs[-1]
+        num_tokens = last.usage.completion_tokens or len(text.encode())  # not all APIs count
         return replace(
             self,
             text=self.text + text,
             ends=ends,
-            most_tokens=self.most_tokens + last.usage.completion_tokens,
+            most_tokens=self.most_tokens + num_tokens,
             has_ended=last.finish is not None and last.finish.reason == "stop",
             request_id=last.request_id,
         )

@@ -10,9 +10,16 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from mmserve.core import ImagePart, ProgramMisuse, RawPart, TextPart, UnsupportedByBackend
+from mmserve.core import (
+    ImagePart,
+    ProgramMisuse,
+    RawPart,
+    SamplingParams,
+    TextPart,
+    UnsupportedByBackend,
+)
 from mmserve.core import VideoPart as Clip
 from mmserve.lang.choices import token_length_normalized
 from mmserve.lang.ir import Gen, Prepared, RoleBegin, Select
@@ -82,20 +89,28 @@ class Limits:
     """The backend of a run, by name and abilities.
 
     `num_spec_tokens` is the program's `num_api_spec_tokens` if it has an effect on this
-    backend: then several calls may stand in one assistant turn.
+    backend: then several calls may stand in one assistant turn. `options` are what gens
+    inherit.
     """
 
     backend: str
     abilities: Abilities = EVERYTHING
     num_spec_tokens: int | None = None
+    options: CallOptions = field(default_factory=CallOptions)
 
     @classmethod
-    def of(cls, backend: str, abilities: Abilities, num_spec_tokens: int | None) -> Limits:
+    def of(
+        cls,
+        backend: str,
+        abilities: Abilities,
+        num_spec_tokens: int | None,
+        options: CallOptions,
+    ) -> Limits:
         """Limits under a program's wish to speculate; it counts where it can help. Pure."""
         is_useful = not abilities.has_partial_turns or abilities.has_free_text
         if abilities is EVERYTHING or not is_useful:
             num_spec_tokens = None
-        return cls(backend, abilities, num_spec_tokens)
+        return cls(backend, abilities, num_spec_tokens, options)
 
     @property
     def collects_turns(self) -> bool:
@@ -228,17 +243,17 @@ def _check_turn(node: Gen, earlier: Sequence[Gen], limits: Limits) -> None:
         hint = "give each gen a turn of its own"
         raise limits.refuse("separate_reasoning", "thinking of several gens in one turn", hint)
     for gen in earlier:
-        if not (gen.changes.get("stop") or gen.extra_stops):
+        if not (limits.options.changed(gen.changes).sampling.stop or gen.extra_stops):
             message = f"the gen {gen.name!r} is not the last of its turn and has no stop"
             raise ProgramMisuse(message, hint="give it a stop, so that its end can be found")
-        if _values(gen) != _values(node):
+        if _values(gen, limits) != _values(node, limits):
             message = f"the gens {gen.name!r} and {node.name!r} of one turn differ in values"
             raise ProgramMisuse(message, hint="one call answers the whole turn")
 
 
-def _values(gen: Gen) -> dict[str, object]:
-    own = ("stop", "max_new_tokens")
-    return {name: value for name, value in gen.changes.items() if name not in own}
+def _values(gen: Gen, limits: Limits) -> SamplingParams:
+    sampling = limits.options.changed(gen.changes).call_sampling()
+    return replace(sampling, stop=(), max_new_tokens=None)
 
 
 def _check_select(node: Select, limits: Limits) -> None:

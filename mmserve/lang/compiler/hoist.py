@@ -22,7 +22,7 @@ from mmserve.core import (
     VideoPart,
 )
 from mmserve.lang.backends.scoring import whole_output
-from mmserve.lang.calls import request_for, start_call
+from mmserve.lang.calls import acting_after, request_for, start_call
 from mmserve.lang.execution import Execution
 
 __all__ = ["Hoist", "common_prefix"]
@@ -46,10 +46,11 @@ class Hoist:
         """The gate for a new row."""
         return RowGate(self)
 
-    def pass_through(self, execution: Execution) -> None:
+    def pass_through(self, execution: Execution, timeout_s: float | None) -> None:
         """Called before a row's first call. Waits while the prefix is learnt or computed.
 
-        What goes wrong with the prefix call is left to the rows' own calls.
+        What goes wrong with the prefix call is left to the rows' own calls, and so is what
+        takes longer than `timeout_s`, the time that the row's call may take.
         """
         if self._is_over:
             return
@@ -63,21 +64,25 @@ class Hoist:
             self._is_taken = True
             self._changed.notify_all()
             if not is_second:
-                self._changed.wait_for(lambda: self._is_over)
+                self._changed.wait_for(lambda: self._is_over, timeout_s)
                 return
         try:
-            self._compute(execution, common_prefix(self._first, parts))
+            self._compute(execution, common_prefix(self._first, parts), timeout_s)
         finally:
             with self._changed:
                 self._is_over = True
                 self._changed.notify_all()
 
-    def _compute(self, execution: Execution, prefix: tuple[Part, ...]) -> None:
+    def _compute(
+        self, execution: Execution, prefix: tuple[Part, ...], timeout_s: float | None
+    ) -> None:
         if not _is_worth_a_call(prefix):
             return
         request = request_for(execution.setting.options, prefix, _NOTHING)
         try:
-            whole_output(start_call(execution, request))
+            call = start_call(execution, request)
+            with acting_after(timeout_s, call.cancel):
+                whole_output(call)
         except MmserveError as error:
             _log.debug("the shared prefix of a batch was not computed: %s", error)
 
@@ -89,11 +94,11 @@ class RowGate:
         self._hoist = hoist
         self._has_passed = False
 
-    def __call__(self, execution: Execution) -> None:
+    def __call__(self, execution: Execution, timeout_s: float | None) -> None:
         """Wait if this is the row's first call. Changes: the gate."""
         if not self._has_passed:
             self._has_passed = True
-            self._hoist.pass_through(execution)
+            self._hoist.pass_through(execution, timeout_s)
 
 
 def common_prefix(first: tuple[Part, ...], second: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from mmserve.core import MmserveError
 from mmserve.lang.backends.port import Backend
 from mmserve.lang.batch import BatchStyle
 from mmserve.lang.compiler.grouping import grouped
@@ -20,8 +19,8 @@ from mmserve.lang.settings import global_config
 
 __all__ = ["Gate", "Plan"]
 
-Gate = Callable[[Execution], None]
-"""Called with a state before each of its calls; may wait."""
+Gate = Callable[[Execution, float | None], None]
+"""Called with a state before each of its calls; may wait as long as the call may take."""
 
 _MAKERS = {"image": image, "video": video}
 
@@ -41,19 +40,22 @@ class Plan:
     ) -> None:
         """Begin to fetch, decode and encode media that the arguments are known to become.
 
-        Returns at once. What goes wrong is left to the append.
+        Returns at once. What goes wrong is left to the append, and so is what can be read once
+        or by one thread only: file objects and PIL pictures.
         """
         work = [
             (use.kind, arguments[use.parameter], values)
             for use in self._facts.media
-            if use.parameter in arguments and (values := use.values(arguments)) is not None
+            if use.parameter in arguments
+            and _can_be_read_twice(arguments[use.parameter])
+            and (values := use.values(arguments)) is not None
         ]
         if not work:
             return
 
         def prepare() -> None:
             for kind, source, values in work:
-                with contextlib.suppress(MmserveError, TypeError):
+                with contextlib.suppress(Exception):  # it is raised again at the append
                     for node in _MAKERS[kind](source, **values).nodes:  # type: ignore[operator]
                         if isinstance(node, Picture):
                             backend.prepare(node.load(), options.cache_salt)
@@ -82,3 +84,9 @@ class Plan:
         if not is_useful or not global_config.enable_precache_with_tracing:
             return None
         return Hoist().row
+
+
+def _can_be_read_twice(source: object) -> bool:
+    if isinstance(source, (list, tuple)):
+        return all(map(_can_be_read_twice, source))
+    return not (hasattr(source, "read") or hasattr(source, "save"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from mmserve.core import BackendFailed, Output, RawPart, SamplingParams, TextPart, Usage
 from mmserve.lang.backends.scoring import continued
-from mmserve.lang.calls import raise_failed_end, request_for, start_call, time_limit
+from mmserve.lang.calls import news, request_for, time_limit
 from mmserve.lang.execution import Execution, Statement
 from mmserve.lang.ir import Gen, ScopeBegin, ScopeEnd, Snapshot
 from mmserve.lang.parameters import CallOptions
@@ -53,7 +53,8 @@ class AheadPerformer:
 
 def _can_be_cut(node: Gen, options: CallOptions) -> bool:
     sampling = options.call_sampling()
-    is_plain = node.constraint is None and node.reasoning is None and not options.stop_regex
+    is_plain = node.constraint is None and node.reasoning is None
+    is_plain = is_plain and not sampling.stop_patterns
     is_counted = bool(sampling.max_new_tokens)
     return is_plain and is_counted and sampling.n == 1 and not sampling.return_logprobs
 
@@ -118,15 +119,16 @@ class _Generation:
         parts = execution.conversation.parts()
         request = request_for(self._options, continued(parts, surplus.text), sampling)
         outputs: list[Output] = []
-        grown = surplus  # grows anew from all outputs at each news: they are few and short
-        for output in start_call(execution, request).outputs():
-            if execution.error is not None:
-                return surplus
-            raise_failed_end(output)
+        next_look = 1
+        for output in news(execution, request):
             outputs.append(output)
-            grown = surplus.extended(outputs)
-            self._release(grown)
-        self._prompt_tokens += outputs[-1].usage.prompt_tokens if outputs else 0
+            if len(outputs) >= next_look:  # looks lie ever further apart: each costs the whole
+                self._release(surplus.extended(outputs))
+                next_look += 1 + len(outputs) // 16
+        if execution.error is not None:
+            return surplus
+        grown = surplus.extended(outputs)
+        self._prompt_tokens += outputs[-1].usage.prompt_tokens
         is_stuck = grown.text == surplus.text
         return replace(grown, has_ended=True) if is_stuck else grown
 

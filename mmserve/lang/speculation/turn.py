@@ -10,8 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mmserve.core import BackendFailed, Output, RawPart, SamplingParams, TextPart, Turn, Usage
-from mmserve.lang.calls import raise_failed_end, request_for, start_call, time_limit
+from mmserve.core import (
+    BackendFailed,
+    ImagePart,
+    Output,
+    RawPart,
+    SamplingParams,
+    TextPart,
+    Turn,
+    Usage,
+    VideoPart,
+)
+from mmserve.lang.calls import news, request_for, time_limit
 from mmserve.lang.execution import Execution, Statement
 from mmserve.lang.ir import Gen, RoleEnd
 from mmserve.lang.parameters import CallOptions
@@ -67,15 +77,15 @@ class TurnPerformer:
             limits = [one.timeout_s for one in options if one.timeout_s is not None]
             with time_limit(execution, min(limits, default=None)):
                 answered = self._ask(execution, deferred, options)
-        if execution.error is not None:
-            return
-        with execution.monitor:
-            execution.deferred.clear()
         for statement in deferred:
+            if execution.error is not None:
+                return
             if answered is not None and isinstance(statement.node, Gen):
                 _settle(execution, statement, options.pop(0), answered)
             else:  # a gen alone in its turn is a plain call
                 perform(execution, statement)
+            with execution.monitor:  # until it is done, a failure must find it
+                execution.deferred.pop(0)
 
     def _ask(
         self,
@@ -84,6 +94,7 @@ class TurnPerformer:
         options: Sequence[CallOptions],
     ) -> _Answered | None:
         _check_values(execution, options[0])
+        _check_media(execution, deferred)
         for _ in range(_NUM_TRIES):
             reply, end = self._reply(execution, deferred, options)
             if execution.error is not None or end is None:
@@ -114,13 +125,8 @@ class TurnPerformer:
         parts = execution.conversation.parts()
         parts = (*parts[:-1], Turn("assistant", (), is_open=True))
         request = request_for(options[0], parts, sampling)
-        outputs: list[Output] = []
-        for output in start_call(execution, request).outputs():
-            if execution.error is not None:
-                return Surplus(), None
-            raise_failed_end(output)
-            outputs.append(output)
-        if not outputs:
+        outputs = list(news(execution, request))
+        if execution.error is not None:
             return Surplus(), None
         return Surplus().extended(outputs), outputs[-1]
 
@@ -193,11 +199,20 @@ def _check_values(execution: Execution, options: CallOptions) -> None:
     for name, is_asked in (
         ("n", sampling.n > 1),
         ("return_logprob", sampling.return_logprobs),
-        ("stop_regex", bool(options.stop_regex)),
+        ("stop_regex", bool(sampling.stop_patterns)),
     ):
         if is_asked:
             raise execution.setting.limits.refuse(
                 name, f"{name} for several gens in one turn", "give each gen a turn of its own"
+            )
+
+
+def _check_media(execution: Execution, deferred: Sequence[Statement]) -> None:
+    said = (*execution.conversation.open_pieces(), *(statement.node for statement in deferred))
+    for piece in said:
+        if isinstance(piece, (ImagePart, VideoPart)):
+            raise execution.setting.limits.refuse(
+                "image", "media among the gens of one turn", "show them in a user turn"
             )
 
 

@@ -10,15 +10,19 @@ from typing import NoReturn
 from mmserve.core import ProgramMisuse
 from mmserve.lang.ir import Expr, Hole
 
-__all__ = ["Placeholder", "place_of"]
+__all__ = ["Placeholder", "UnknownValue", "place_of"]
 
 _HINT = "trace it with the value given, or append it to the state"
+
+
+class UnknownValue(ProgramMisuse):
+    """The program needs a value that is not known while it is traced."""
 
 
 class Placeholder(Expr):
     """Stands for an argument or an answer; it can be appended, and nothing else.
 
-    Whatever would need its value raises ProgramMisuse, which names the line.
+    Whatever would need its value raises UnknownValue, which names the line.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,7 +32,7 @@ class Placeholder(Expr):
     def _refuse(self, what: str) -> NoReturn:
         name = object.__getattribute__(self, "_name")
         message = f"the program {what} {name!r}, which is unknown while it is traced"
-        raise ProgramMisuse(f"{message}, {_place_in_program()}", hint=_HINT)
+        raise UnknownValue(f"{message}, {_place_in_program()}", hint=_HINT)
 
     def __getattr__(self, attribute: str) -> NoReturn:
         if attribute.startswith("__"):
@@ -42,7 +46,7 @@ class Placeholder(Expr):
         self._refuse("compares")
 
     def __hash__(self) -> int:
-        return id(self)
+        self._refuse("looks something up by")
 
     def __str__(self) -> str:
         self._refuse("makes a text of")

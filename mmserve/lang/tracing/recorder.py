@@ -54,8 +54,9 @@ class Recorder:
             self.prefix.append(node)
             return
         added = self._add(execution, *_described(node))
-        if isinstance(node, (Gen, Select, ScopeBegin)) and node.name is not None:
-            self._name(execution, node.name, added)
+        for variable in statement.variables:
+            if variable.name is not None:
+                self._name(execution, variable.name, added)
         if isinstance(node, Snapshot):
             for child in execution.children:
                 self._tails.setdefault(child, added)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
 
-from mmserve.core import ProgramMisuse
-from mmserve.lang.backends.abilities import EVERYTHING, Limits, check_node
+from mmserve.core import BytesSource, ImagePart, RequestRefused, TextPart, VideoPart
+from mmserve.lang.backends.abilities import Limits, check_node
 from mmserve.lang.backends.port import Backend
 from mmserve.lang.body import Body
-from mmserve.lang.execution import Execution, Setting, Statement
+from mmserve.lang.execution import Execution, Setting
 from mmserve.lang.forks import ForkGroup, OnError
-from mmserve.lang.ir import Gen, Hole, Picture, Prepared, ScopeBegin, Select, Snapshot
+from mmserve.lang.ir import Hole, Picture, Prepared, Snapshot
 from mmserve.lang.monitor import Monitor
 from mmserve.lang.parameters import CallOptions
 from mmserve.lang.state import ProgramState
 from mmserve.lang.tracing.graph import Graph
-from mmserve.lang.tracing.placeholder import Placeholder, place_of
+from mmserve.lang.tracing.placeholder import Placeholder, UnknownValue, place_of
 from mmserve.lang.tracing.recorder import PrefixEnd, Recorder
 
 __all__ = ["constant_prefix", "is_tracing", "trace"]
@@ -35,60 +35,56 @@ def is_tracing() -> bool:
 def trace(
     name: str,
     function: Callable[..., object],
-    known: Mapping[str, object],
-    backend: Backend | None = None,
+    known: inspect.BoundArguments,
+    limits: Limits | None = None,
 ) -> Graph:
-    """Run `function` on placeholders for all it is not given, and give what it appends.
+    """Run `function` on placeholders for all but `known`, and give what it appends.
 
     Raises what the body raises; ProgramMisuse, naming the line, where it needs a value that is
-    unknown; UnsupportedByBackend for what `backend` cannot do.
+    unknown; UnsupportedByBackend for what `limits` forbid.
     """
     recorder = Recorder()
-    state = _state(recorder, backend)
+    state = _state(recorder, limits or Limits("a trace"))
     value = _run(function, state, known)
     return Graph(name, tuple(recorder.nodes), recorder.variables, value)
 
 
 def constant_prefix(
-    function: Callable[..., object], known: Mapping[str, object], backend: Backend
+    function: Callable[..., object], known: inspect.BoundArguments, limits: Limits
 ) -> tuple[Prepared | Picture, ...]:
-    """What the program appends before the first call or unknown value.
+    """What the program appends before its first call or use of an unknown value.
 
     The body is run on placeholders up to there. Raises what the body raises until then.
     """
     recorder = Recorder(is_prefix_only=True)
-    with contextlib.suppress(PrefixEnd):
-        _run(function, _state(recorder, backend), known)
+    with contextlib.suppress(PrefixEnd, UnknownValue):
+        _run(function, _state(recorder, limits), known)
     return tuple(recorder.prefix)
 
 
-def _state(recorder: Recorder, backend: Backend | None) -> _TracedState:
-    limits = Limits("a trace", EVERYTHING)
-    if backend is not None:
-        limits = Limits(backend.name, backend.abilities)
-    nobody = cast(Backend, backend)  # a trace asks nobody
+def _state(recorder: Recorder, limits: Limits) -> _TracedState:
+    nobody = cast(Backend, None)  # a trace asks nobody
     setting = Setting(nobody, limits, CallOptions(), Body(), Monitor(), recorder)
     return _TracedState(_TracedExecution(setting))
 
 
 def _run(
-    function: Callable[..., object], state: _TracedState, known: Mapping[str, object]
+    function: Callable[..., object], state: _TracedState, known: inspect.BoundArguments
 ) -> object:
-    arguments = dict(known)
-    for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
-        is_open = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if name not in known and parameter.default is parameter.empty and not is_open:
-            arguments[name] = Placeholder(name)
+    known.arguments["s"] = state
+    known.apply_defaults()
+    for name in known.signature.parameters:
+        known.arguments.setdefault(name, Placeholder(name))
     token = _tracing.set(True)
     state.execution.setting.body.enter()
     try:
-        return function(state, **arguments)
-    except (TypeError, AttributeError) as error:
-        if "Placeholder" not in str(error):
+        return function(*known.args, **known.kwargs)
+    except (TypeError, AttributeError, RequestRefused) as error:
+        if isinstance(error, UnknownValue) or "Placeholder" not in str(error):
             raise
         message = "the program needs a value that is unknown while it is traced"
         message = f"{message}, {place_of(error)}: {error}"
-        raise ProgramMisuse(message, hint="trace it with the value given") from error
+        raise UnknownValue(message, hint="trace it with the value given") from error
     finally:
         _tracing.reset(token)
 
@@ -100,15 +96,26 @@ class _TracedExecution(Execution):
         """Record the nodes. Raises as `Execution.append`. Changes: the graph, variables."""
         self.check_open()
         for node in nodes:
-            if not isinstance(node, (Picture, Hole)):
-                check_node(node, self.place, self.setting.limits)
-                self.place = self.place.after(node)
-            name = node.name if isinstance(node, (Gen, Select, ScopeBegin)) else None
-            variable = self.declare(name)
-            self.setting.perform(self, Statement(cast(Prepared, node), variable))
-            variable.set(Placeholder(name or "a text"))
+            checked = _stand_in(node)
+            check_node(checked, self.place, self.setting.limits)
+            self.place = self.place.after(checked)
+            statement = self.statement_of(cast(Prepared, node))
+            self.setting.perform(self, statement)
+            for variable in statement.variables:
+                variable.set(Placeholder(variable.name or "a text"))
             if isinstance(node, Snapshot):
                 node.release()
+
+
+def _stand_in(node: Prepared | Picture) -> Prepared:
+    """Something of the kind that an unknown value or unread media will be. Pure."""
+    match node:
+        case Hole(name):
+            return TextPart(name)
+        case Picture():
+            source = BytesSource(b"")
+            return ImagePart(source) if node.kind == "image" else VideoPart(source)
+    return node
 
 
 class _TracedState(ProgramState):
@@ -117,6 +124,18 @@ class _TracedState(ProgramState):
     def text(self) -> str:
         """A placeholder."""
         return cast(str, Placeholder("the text of the state"))
+
+    def partial_text(self) -> str:
+        """A placeholder."""
+        return self.text()
+
+    def text_iter(self, var_name: str | None = None) -> Iterator[str]:
+        """A placeholder in one piece. Raises UnknownVariable."""
+        return iter([self.text() if var_name is None else cast(str, self.get_var(var_name))])
+
+    def messages(self) -> list[dict[str, object]]:
+        """A placeholder."""
+        return cast("list[dict[str, object]]", Placeholder("the messages of the state"))
 
     def value(self, name: str) -> object:
         """A placeholder."""

@@ -8,7 +8,7 @@ import io
 import pytest
 
 import mmserve as sgl
-from mmserve.core import UnsupportedByBackend
+from mmserve.core import Aborted, UnsupportedByBackend
 from mmserve.lang import ClientBackend
 from mmserve.lang.backends.abilities import Abilities
 from mmserve.testing.fake_client import FakeClient
@@ -114,3 +114,19 @@ def test_a_lazy_batch_that_is_dropped_ends():
     states.close()
     num_started = len(client.requests)
     assert num_started <= 4
+
+
+def test_an_exception_inside_a_copy_ends_the_copy():
+    """Nothing of it runs on, and the state it was made of goes on."""
+    client = FakeClient(delay_s=30)
+
+    @sgl.function
+    def program(s):
+        s += sgl.user("One.")
+        with pytest.raises(LookupError), s.copy() as twin:
+            twin += sgl.assistant(sgl.gen("a"))
+            raise LookupError
+        assert isinstance(twin.error(), Aborted)
+        return s.text()
+
+    assert program.run(backend=client).ret_value == "One."

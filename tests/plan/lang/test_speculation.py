@@ -434,3 +434,26 @@ def test_the_former_word_is_refused_by_name():
     """Programs of the paper's time are told the word of today."""
     with pytest.raises(TypeError, match="num_api_spec_tokens"):
         sgl.function(api_num_spec_tokens=40)
+
+
+@pytest.mark.parametrize("program", [form, chat_form])
+def test_a_call_without_an_end_is_a_failure_of_the_backend(program):
+    """An API that says nothing gives no empty values, and is not asked again."""
+
+    class Mute(Api):
+        def start(self, request):
+            self.num_asked = getattr(self, "num_asked", 0) + 1
+            return MuteCall()
+
+    class MuteCall:
+        def outputs(self):
+            return iter(())
+
+        def cancel(self):
+            return None
+
+    api = Mute(replies([FORM]), CHAT if program is chat_form else COMPLETION)
+    state = program.run(backend=api)
+    with pytest.raises(BackendFailed, match="without an end"):
+        _ = state["name"]
+    assert api.num_asked == 1
