@@ -41,7 +41,7 @@ class Hints:
     def __init__(self, plane: MediaPlane | None, take: Take) -> None:
         self._plane = plane
         self._take = take
-        self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="mmserve-early")
+        self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="mmserve-hints")
         self._lock = threading.Lock()
         self._num_waiting = 0
 

@@ -45,7 +45,7 @@ class HttpCall:
         self._news: queue.SimpleQueue[Output | BaseException | None] = queue.SimpleQueue()
         self._is_cancelled = False
         self._has_ended = False
-        threading.Thread(target=self._receive, name="mmserve-http", daemon=True).start()
+        threading.Thread(target=self._receive, name="mmserve-call", daemon=True).start()
 
     def outputs(self) -> Iterator[Output]:
         """Outputs as they come. Raises the server's error, or Aborted after `cancel`."""

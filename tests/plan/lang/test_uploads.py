@@ -374,6 +374,7 @@ def test_a_call_cancelled_while_it_uploads_is_never_made() -> None:
     wire = Wire(rule)
     parts = (ImagePart(BytesSource(content(1))), TextPart("What?"))
     request = Request(request_id="r", parts=parts, sampling=SamplingParams())
+    before = set(threading.enumerate())
     with wire.client() as http:
         call = HttpCall(http, Uploads(http), request)
         assert entered.wait(10)
@@ -381,8 +382,8 @@ def test_a_call_cancelled_while_it_uploads_is_never_made() -> None:
         with pytest.raises(Aborted):
             list(call.outputs())
         leave.set()
-        for thread in threading.enumerate():
-            if thread.name in ("mmserve-http", "mmserve-abort"):
+        for thread in set(threading.enumerate()) - before:
+            if thread.name in ("mmserve-call", "mmserve-abort"):
                 thread.join(10)
 
     assert "/generate" not in wire.paths
