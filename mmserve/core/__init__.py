@@ -13,6 +13,7 @@ from mmserve.core.config import (
     SchedConfig,
     ServerConfig,
     default_threads,
+    template_text,
 )
 from mmserve.core.errors import (
     Aborted,
@@ -176,5 +177,6 @@ __all__ = [
     "parse_series",
     "read_cache_table",
     "series_key",
+    "template_text",
     "total_usage",
 ]

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from mmserve.core.errors import BadRequest
@@ -21,6 +22,7 @@ __all__ = [
     "SchedConfig",
     "ServerConfig",
     "default_threads",
+    "template_text",
 ]
 
 _MIB = 1 << 20
@@ -44,6 +46,20 @@ def _setting(
     """A field; numbers from `low` (without it, if `is_above`) to `high`, if these are given."""
     limits = {} if low is None else {"low": low, "high": high, "is_above": is_above}
     return field(default=default, metadata={"doc": doc, **limits}, repr=not is_secret)
+
+
+def template_text(template: str | Path) -> str:
+    """A chat template given as Jinja text, or as a file that holds it.
+
+    Raises BadRequest for a text that is neither Jinja nor the path of a file.
+    """
+    if isinstance(template, str) and "{" in template:
+        return template
+    path = Path(template)
+    if not path.is_file():
+        message = f"chat_template is {str(template)[:100]!r}: neither Jinja text nor a file"
+        raise BadRequest(message, field="chat_template", reason="value")
+    return path.read_text(encoding="utf-8")
 
 
 def default_threads() -> int:
@@ -170,6 +186,9 @@ class EngineConfig:
 
     model: str = _setting("tabletop", "directory, .gguf file, or embedded name")
     served_name: str | None = _setting(None, "name clients use; default: the model's own")
+    chat_template: str | None = _setting(
+        None, "Jinja text or a file of it; default: the model's own"
+    )
     device: str = _setting("auto", "cpu, cuda, or auto")
     dtype: str = _setting("auto", "float32, float16, bfloat16; auto: float32 on a CPU")
     context_length: int | None = _setting(

@@ -8,9 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmserve.constrained import GrammarCompiler
-from mmserve.core import EngineConfig, MissingExtra, ModelInfo, Runner, UnsupportedModel
+from mmserve.core import (
+    EngineConfig,
+    MissingExtra,
+    ModelInfo,
+    Runner,
+    UnsupportedModel,
+    template_text,
+)
 from mmserve.engine.intake import Intake
-from mmserve.prompt import PromptBuilder, Tokenizer, load_chat_template, load_tokenizer
+from mmserve.prompt import (
+    ChatTemplate,
+    PromptBuilder,
+    Tokenizer,
+    load_chat_template,
+    load_tokenizer,
+)
 from mmserve.runner import load_model
 from mmserve.sched import Scheduler
 from mmserve.vision import MediaPlane, load_processor
@@ -87,9 +100,12 @@ def join_parts(
             load_processor(path, model_config),
             model_fingerprint=model.fingerprint,
         )
-    builder = PromptBuilder(
-        tokenizer, load_chat_template(path, tokenizer), image_token_id=model.image_token_id
-    )
+    if config.chat_template is None:
+        template = load_chat_template(path, tokenizer)
+    else:
+        text = template_text(config.chat_template)
+        template = ChatTemplate(text, tokenizer.special_tokens)
+    builder = PromptBuilder(tokenizer, template, image_token_id=model.image_token_id)
     grammars = GrammarCompiler(
         tokenizer.pieces,
         eos_token_ids=model.eos_token_ids,

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from mmserve.core import Client, ImagePart, Output, Request, Ticket, VideoPart
+from mmserve.core import (
+    Client,
+    ImagePart,
+    Output,
+    Request,
+    Ticket,
+    VideoPart,
+    template_text,
+)
 from mmserve.lang.backends.abilities import EVERYTHING, Abilities
 from mmserve.lang.backends.port import Call, Scores
 from mmserve.lang.backends.scoring import PromptCall, score_by_calls
@@ -40,7 +48,7 @@ class ClientBackend:
 
     def __init__(self, client: Client, chat_template: str | Path | None = None) -> None:
         self._client = client
-        self._chat_template = _template_text(chat_template)
+        self._chat_template = None if chat_template is None else template_text(chat_template)
 
     @property
     def name(self) -> str:
@@ -83,11 +91,3 @@ class ClientBackend:
         model = asdict(self._client.model)
         model["fingerprint"] = self._client.model.fingerprint.hex()
         return {"model": model, "counters": self._client.counters()}
-
-
-def _template_text(template: str | Path | None) -> str | None:
-    if isinstance(template, Path):
-        return template.read_text(encoding="utf-8")
-    if template is not None and "{" not in template and Path(template).is_file():
-        return Path(template).read_text(encoding="utf-8")
-    return template

@@ -20,21 +20,13 @@ from mmserve.core import (
     TextPart,
     Turn,
     UnsupportedByBackend,
+    template_text,
 )
 
 if TYPE_CHECKING:
     from mmserve.prompt import ChatTemplate
 
-__all__ = ["PromptWriter", "template_text"]
-
-
-def template_text(template: str | Path) -> str:
-    """The Jinja text that `template` is, or that the file it names holds. Reads the file."""
-    if isinstance(template, Path):
-        return template.read_text(encoding="utf-8")
-    if "{" not in template and Path(template).is_file():
-        return Path(template).read_text(encoding="utf-8")
-    return template
+__all__ = ["PromptWriter"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class RuntimeEndpoint:
                 message,
                 parameter="chat_template_name",
                 backend="RuntimeEndpoint",
-                hint="leave it out; start the server with another template",
+                hint="leave it out; start the server with --chat-template",
             )
         import httpx  # noqa: PLC0415  slow to import, and engines in this process do without
 

@@ -295,3 +295,25 @@ def test_ends_are_counted_as_their_callers_heard_them(engine: Engine) -> None:
     answer = collect(ask(engine, TextPart("end"), sampling=stopped).outputs())
     assert answer.finishes[0].reason == "stop"
     assert engine.counters()[ended] == before + 1
+
+
+def test_another_chat_template_may_be_brought(tiny_directory, tmp_path) -> None:
+    """As Jinja text or as a file of it: prompts are what it renders, for all requests."""
+    text = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}>"
+    file = tmp_path / "own.jinja"
+    file.write_text(text)
+    prompts = []
+    for brought in (text, str(file)):
+        config = EngineConfig(model=str(tiny_directory), threads=1, chat_template=brought)
+        with Engine.from_config(config) as engine:
+            ids = ask(engine, TextPart("Hi")).report().token_ids
+            prompts.append(engine.detokenize(ids, skip_special_tokens=False))
+    assert prompts[0].endswith("[user]Hi>")
+    assert prompts[0] == prompts[1]
+
+
+def test_a_chat_template_that_is_neither_text_nor_file_is_refused(tiny_directory) -> None:
+    """The message shows what was given."""
+    config = EngineConfig(model=str(tiny_directory), chat_template="no/such.jinja")
+    with pytest.raises(BadRequest, match=r"no/such\.jinja"):
+        Engine.from_config(config)
