@@ -6,29 +6,25 @@ request -> prompt_of -> POST /v1/messages -> events -> text -> owed space off ->
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
 from mmserve.core import (
     BackendFailed,
     Finish,
-    ImagePart,
     MissingExtra,
     Output,
     Request,
     SamplingParams,
     Timing,
-    UnsupportedByBackend,
     Usage,
-    VideoPart,
 )
 from mmserve.lang.backends.abilities import COMMON, Abilities
 from mmserve.lang.backends.answer_text import HeldStops, OwedSpace
 from mmserve.lang.backends.anthropic_messages import prompt_of
 from mmserve.lang.backends.api_call import ApiCall
-from mmserve.lang.backends.openai_stream import TokenUsage
-from mmserve.lang.backends.port import Call, Scores
+from mmserve.lang.backends.black_box import BlackBox
 
 __all__ = ["Anthropic"]
 
@@ -37,7 +33,7 @@ _HIGHEST_TEMPERATURE = 1.0
 _LENGTH = ("max_tokens", "model_context_window_exceeded")
 
 
-class Anthropic:
+class Anthropic(BlackBox):
     """Answers by a model of Anthropic.
 
     Args:
@@ -71,44 +67,15 @@ class Anthropic:
                 package="anthropic",
                 extra="anthropic",
             ) from error
-        self._model = model_name
-        self.token_usage = TokenUsage()
-        self._num_retries = int(client.pop("max_retries", _NUM_RETRIES))
-        self._api = anthropic.Anthropic(max_retries=0, **client)
-        self._abilities = Abilities(
+        abilities = Abilities(
             parameters=COMMON | {"top_k"},
             highest_temperature=_HIGHEST_TEMPERATURE,
             has_clips=frames,
             has_partial_turns=partial_turns,
         )
-
-    @property
-    def name(self) -> str:
-        """The class and the model."""
-        return f"Anthropic({self._model})"
-
-    @property
-    def abilities(self) -> Abilities:
-        """Turns with pictures; see `Abilities`."""
-        return self._abilities
-
-    def start(self, request: Request) -> ApiCall:
-        """Send it in a thread of its own. Does not wait for the API."""
-        return ApiCall(lambda call: self._outputs(call, request), self.name)
-
-    def score(
-        self, request: Request, options: Sequence[str], hold: Callable[[Call], None]
-    ) -> Scores:
-        """Raises UnsupportedByBackend: the API tells no log-probabilities."""
-        del request, options, hold
-        raise self._refused("select", "a select")
-
-    def prepare(self, part: ImagePart | VideoPart, cache_salt: str) -> None:
-        """Nothing: an API takes no hints."""
-
-    def flush_cache(self) -> bool:
-        """True; what an API caches is its own affair."""
-        return True
+        super().__init__(model_name, abilities)
+        self._num_retries = int(client.pop("max_retries", _NUM_RETRIES))
+        self._api = anthropic.Anthropic(max_retries=0, **client)
 
     def server_info(self) -> dict[str, object]:
         """The model's name and the address."""
@@ -129,12 +96,13 @@ class Anthropic:
     ) -> None:
         self.close()
 
-    def _outputs(self, call: ApiCall, request: Request) -> Iterator[Output]:
+    def outputs_of_call(self, call: ApiCall, request: Request) -> Iterator[Output]:
+        """See `BlackBox`."""
         if request.sampling.max_new_tokens == 0:
-            raise self._refused("max_tokens", "a call that generates nothing")
+            raise self.refused("max_tokens", "a call that generates nothing")
         prompt = prompt_of(request.parts, self.name)
         if prompt.is_partial and not self._abilities.has_partial_turns:
-            raise self._refused("gen", "a gen later in its turn")
+            raise self.refused("gen", "a gen later in its turn")
         body: dict[str, Any] = {
             "model": self._model,
             "messages": prompt.messages,
@@ -156,14 +124,6 @@ class Anthropic:
                 yield from answer.outputs(stream)
         finally:
             self.token_usage.add(answer.usage())
-
-    def _refused(self, parameter: str, what: str) -> UnsupportedByBackend:
-        return UnsupportedByBackend(
-            f"{self.name} cannot serve {what}",
-            parameter=parameter,
-            backend=self.name,
-            hint="use Engine or RuntimeEndpoint",
-        )
 
 
 def _values(sampling: SamplingParams) -> dict[str, float]:

@@ -10,7 +10,6 @@ Errors of `openai`, `anthropic` and `litellm` are known by what they share: clas
 from __future__ import annotations
 
 import contextlib
-import queue
 import random
 import socket
 import threading
@@ -24,6 +23,7 @@ from mmserve.core import (
     MmserveError,
     Output,
 )
+from mmserve.lang.backends.news import News
 from mmserve.lang.backends.replies import error_from
 
 __all__ = ["ApiCall", "api_error", "api_errors"]
@@ -52,7 +52,7 @@ class ApiCall:
     def __init__(self, produce: Callable[[ApiCall], Iterator[Output]], service: str) -> None:
         self._produce = produce
         self._service = service
-        self._news: queue.SimpleQueue[Output | BaseException | None] = queue.SimpleQueue()
+        self._news = News()
         self._cancelled = threading.Event()
         self._has_ended = False
         self._lock = threading.Lock()
@@ -66,13 +66,7 @@ class ApiCall:
 
     def outputs(self) -> Iterator[Output]:
         """Outputs as they come. Raises the API's error, or Aborted after `cancel`."""
-        while True:
-            news = self._news.get()
-            if news is None:
-                return
-            if isinstance(news, BaseException):
-                raise news
-            yield news
+        return self._news.read()
 
     def cancel(self) -> None:
         """Tell the reader at once and cut the stream, if there is one yet. Idempotent.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmserve.core import Aborted, BackendFailed, MmserveError, NotFound, Output, Request
+from mmserve.lang.backends.news import News
 from mmserve.lang.backends.replies import events, output_from
 from mmserve.lang.backends.transport import refusal, transport_errors
 from mmserve.lang.backends.uploads import Uploads
@@ -42,20 +42,14 @@ class HttpCall:
         self._request = request
         self._extras = dict(extras or {})
         self.meta: Mapping[str, Any] = {}
-        self._news: queue.SimpleQueue[Output | BaseException | None] = queue.SimpleQueue()
+        self._news = News()
         self._is_cancelled = False
         self._has_ended = False
         threading.Thread(target=self._receive, name="mmserve-call", daemon=True).start()
 
     def outputs(self) -> Iterator[Output]:
         """Outputs as they come. Raises the server's error, or Aborted after `cancel`."""
-        while True:
-            news = self._news.get()
-            if news is None:
-                return
-            if isinstance(news, BaseException):
-                raise news
-            yield news
+        return self._news.read()
 
     def cancel(self) -> None:
         """Tell the reader at once, and the server by a request of its own. Idempotent."""

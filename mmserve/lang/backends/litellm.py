@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from mmserve.core import (
-    ImagePart,
     MissingExtra,
     Output,
     Request,
     SamplingParams,
     TextPart,
     Turn,
-    UnsupportedByBackend,
-    VideoPart,
 )
 from mmserve.lang.backends.abilities import COMMON, Abilities
 from mmserve.lang.backends.answer_text import OwedSpace, space_at_end
 from mmserve.lang.backends.api_call import ApiCall
+from mmserve.lang.backends.black_box import BlackBox
 from mmserve.lang.backends.messages import messages_of
-from mmserve.lang.backends.openai_stream import TokenUsage, outputs_of
-from mmserve.lang.backends.port import Call, Scores
+from mmserve.lang.backends.openai_stream import outputs_of
 
 __all__ = ["LiteLLM"]
 
@@ -40,7 +37,7 @@ _GRANTED = {
 """The package's name of a parameter that not every API takes -> the language's."""
 
 
-class LiteLLM:
+class LiteLLM(BlackBox):
     """Answers by the chat API of whichever provider a model's name begins with.
 
     Args:
@@ -67,7 +64,6 @@ class LiteLLM:
         **client: Any,  # noqa: ANN401  the package's own parameters
     ) -> None:
         self._package = _package()
-        self._model = model_name
         self._num_retries = int(client.pop("max_retries", _NUM_RETRIES))
         self._client = client
         provider = client.get("custom_llm_provider")
@@ -79,44 +75,17 @@ class LiteLLM:
         # some of its models refuse the word.
         self._tells_temperature = "temperature" in granted and "claude" not in model_name
         taken = {word for name, word in _GRANTED.items() if name in granted}
-        self._abilities = Abilities(
+        abilities = Abilities(
             parameters=COMMON | taken, has_clips=frames, has_partial_turns=partial_turns
         )
-        self.token_usage = TokenUsage()
-
-    @property
-    def name(self) -> str:
-        """The class and the model."""
-        return f"LiteLLM({self._model})"
-
-    @property
-    def abilities(self) -> Abilities:
-        """Turns with pictures, and what the provider takes."""
-        return self._abilities
-
-    def start(self, request: Request) -> ApiCall:
-        """Send it in a thread of its own. Does not wait for the server."""
-        return ApiCall(lambda call: self._outputs(call, request), self.name)
-
-    def score(
-        self, request: Request, options: Sequence[str], hold: Callable[[Call], None]
-    ) -> Scores:
-        """Raises UnsupportedByBackend: chat APIs score no options."""
-        del request, options, hold
-        raise self._refused("select", "a select")
-
-    def prepare(self, part: ImagePart | VideoPart, cache_salt: str) -> None:
-        """Nothing: an API takes no hints."""
-
-    def flush_cache(self) -> bool:
-        """True; what an API caches is its own affair."""
-        return True
+        super().__init__(model_name, abilities)
 
     def server_info(self) -> dict[str, object]:
         """The model's name and the address, if one was given."""
         return {"model": self._model, "base_url": self._client.get("api_base")}
 
-    def _outputs(self, call: ApiCall, request: Request) -> Iterator[Output]:
+    def outputs_of_call(self, call: ApiCall, request: Request) -> Iterator[Output]:
+        """See `BlackBox`."""
         started_s = time.monotonic()
         words = self._arguments(request)
         last = _open_turn(request)
@@ -136,15 +105,15 @@ class LiteLLM:
 
     def _arguments(self, request: Request) -> dict[str, object]:
         if request.sampling.max_new_tokens == 0:
-            raise self._refused("max_tokens", "a call that generates nothing")
+            raise self.refused("max_tokens", "a call that generates nothing")
         last = _open_turn(request)
         if last is None:
-            raise self._refused("gen", "a gen outside a turn of the assistant")
+            raise self.refused("gen", "a gen outside a turn of the assistant")
         last = _stripped(last)
         messages = messages_of((*request.parts[:-1], last), self.name)
         if last.parts:
             if not self._abilities.has_partial_turns:
-                raise self._refused("gen", "a gen later in its turn")
+                raise self.refused("gen", "a gen later in its turn")
             messages[-1]["prefix"] = True
         return {
             "model": self._model,
@@ -153,14 +122,6 @@ class LiteLLM:
             **({"temperature": 1.0} if self._tells_temperature else {}),
             **_values(request.sampling),
         }
-
-    def _refused(self, parameter: str, what: str) -> UnsupportedByBackend:
-        return UnsupportedByBackend(
-            f"{self.name} cannot serve {what}",
-            parameter=parameter,
-            backend=self.name,
-            hint="use Engine or RuntimeEndpoint",
-        )
 
 
 def _package() -> Any:  # noqa: ANN401  the package

@@ -10,19 +10,16 @@ from typing import Any, Self
 
 from mmserve.core import (
     BadRequest,
-    ImagePart,
     MissingExtra,
     Output,
     Request,
-    UnsupportedByBackend,
-    VideoPart,
 )
-from mmserve.lang.backends.abilities import Abilities
 from mmserve.lang.backends.api_call import ApiCall
 from mmserve.lang.backends.biased_choice import choose_by_bias
+from mmserve.lang.backends.black_box import BlackBox
 from mmserve.lang.backends.completion_prompt import PromptWriter
 from mmserve.lang.backends.openai_body import Form, abilities_of, checked_extensions
-from mmserve.lang.backends.openai_stream import TokenUsage, outputs_of
+from mmserve.lang.backends.openai_stream import outputs_of
 from mmserve.lang.backends.openai_tokens import Tokens
 from mmserve.lang.backends.port import Call, Scores
 from mmserve.lang.backends.scoring import whole_output
@@ -34,7 +31,7 @@ _COMPLETION_ONLY = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
 _RETRIES = 2
 
 
-class OpenAI:
+class OpenAI(BlackBox):
     """Answers by the chat API or the completions API of OpenAI or a compatible server.
 
     Args:
@@ -66,47 +63,26 @@ class OpenAI:
         frames: bool = False,
         **client: Any,  # noqa: ANN401  typed by the package
     ) -> None:
-        self._model = model_name
         if is_chat_model is None:
             is_chat_model = not model_name.removeprefix("ft:").startswith(_COMPLETION_ONLY)
-        if is_chat_model and chat_template is not None:
-            raise UnsupportedByBackend(
-                f"{self.name} cannot serve a chat_template, its chat API has its own",
-                parameter="chat_template",
-                backend=self.name,
-                hint="leave it out, or set is_chat_model=False",
-            )
         taken = checked_extensions(extensions)
-        self._abilities = abilities_of(
+        abilities = abilities_of(
             is_chat=is_chat_model,
             has_template=chat_template is not None,
             has_frames=frames,
             extensions=taken,
         )
+        super().__init__(model_name, abilities)
+        if is_chat_model and chat_template is not None:
+            what = "a chat_template, its chat API has its own"
+            raise self.refused(
+                "chat_template", what, "leave it out, or set is_chat_model=False"
+            )
         writer = None if is_chat_model else PromptWriter.of(self.name, chat_template)
         self._form = Form(self.name, model_name, taken, writer)
         self._num_retries = int(client.pop("max_retries", _RETRIES))
         self._api = _client(client, is_azure=is_azure)
         self._tokens = Tokens(self._api, model_name, self.name)
-        self.token_usage = TokenUsage()
-
-    @property
-    def name(self) -> str:
-        """The class and the model."""
-        return f"OpenAI({self._model})"
-
-    @property
-    def abilities(self) -> Abilities:
-        """What the API takes, and the extensions."""
-        return self._abilities
-
-    def start(self, request: Request) -> ApiCall:
-        """Send it in a thread of its own. Does not wait for the server."""
-
-        def produce(call: ApiCall) -> Iterator[Output]:
-            return self._outputs(call, request)
-
-        return ApiCall(produce, self.name)
 
     def score(
         self, request: Request, options: Sequence[str], hold: Callable[[Call], None]
@@ -119,13 +95,6 @@ class OpenAI:
             return whole_output(call)
 
         return choose_by_bias(request, options, ask, self._tokens.first_of)
-
-    def prepare(self, part: ImagePart | VideoPart, cache_salt: str) -> None:
-        """Nothing: an API takes no hints."""
-
-    def flush_cache(self) -> bool:
-        """True; what an API caches is its own affair."""
-        return True
 
     def server_info(self) -> dict[str, object]:
         """The model's name and the address."""
@@ -146,7 +115,8 @@ class OpenAI:
     ) -> None:
         self.close()
 
-    def _outputs(self, call: ApiCall, request: Request) -> Iterator[Output]:
+    def outputs_of_call(self, call: ApiCall, request: Request) -> Iterator[Output]:
+        """See `BlackBox`."""
         started_s = time.monotonic()
         words = self._form.arguments(request)
         is_chat = self._form.writer is None
