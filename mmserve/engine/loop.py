@@ -263,8 +263,9 @@ class EngineLoop:
             priority=request.priority,
             matcher=prepared.new_matcher() if prepared.new_matcher is not None else None,
         )
-        self._scheduler.add(spec)
-        self._streams[sequence_id] = SequenceStream(ticket, index, prepared, self._tokenizer)
+        stream = SequenceStream(ticket, index, prepared, self._tokenizer)
+        self._scheduler.add(spec)  # last of what may fail: nothing runs without a stream
+        self._streams[sequence_id] = stream
         self._by_ticket.setdefault(ticket, []).append(sequence_id)
 
     def _abort(self, ticket: EngineTicket) -> None:

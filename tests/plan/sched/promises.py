@@ -84,7 +84,10 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One who waited before a plan; `is_blind` if all it lacks is text."""
+    """One who waited before a plan; `is_blind` if all it lacks is text.
+
+    `sweep` is that of its rank: whoever was retracted goes before all sweeps, and has none.
+    """
 
     number: int
     queue: str
@@ -110,8 +113,7 @@ class Promises:
             _Look(
                 seq.sequence_id,
                 fairness.queue_of(seq.spec.client),
-                seq.order_rank[0],
-                seq.sweep,
+                *seq.order_rank[:2],
                 self._is_blind(seq),
             )
             for seq in self._line
