@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from mmserve.core import (
     BackendFailed,
@@ -84,17 +83,6 @@ class Anthropic(BlackBox):
     def close(self) -> None:
         """Close the connections. Changes: calls under way fail."""
         self._api.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def outputs_of_call(self, call: ApiCall, request: Request) -> Iterator[Output]:
         """See `BlackBox`."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
 
 from mmserve.core import ImagePart, Output, Request, UnsupportedByBackend, VideoPart
 from mmserve.lang.backends.abilities import Abilities
@@ -63,6 +65,21 @@ class BlackBox(ABC):
     def flush_cache(self) -> bool:
         """True; what an API caches is its own affair."""
         return True
+
+    def close(self) -> None:
+        """Close what the backend has opened, if anything. Changes: calls under way fail."""
+        return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def refused(
         self, parameter: str, what: str, hint: str = "use Engine or RuntimeEndpoint"
