@@ -12,7 +12,6 @@ import base64
 import contextlib
 import json
 import mimetypes
-import re
 import threading
 import uuid
 from collections import OrderedDict
@@ -51,7 +50,6 @@ _ANSWER_S = 600.0
 _ABORT_S = 5.0
 _MAX_KEPT_FILES = 4
 _REFUSED = 400
-_SPECIAL = re.compile(r"[\\.^$*+?()\[\]{}|]")
 
 
 class EndpointTicket:
@@ -217,12 +215,9 @@ class Endpoint:
             return self._files[path]
 
 
-def _constraint(constraint: Constraint) -> dict[str, str]:
-    if constraint.kind != "choices":
-        return {constraint.kind: constraint.value}
-    # The route scores options as branches; an answer that is one of them is a pattern.
-    options = json.loads(constraint.value)
-    return {"regex": "|".join(_SPECIAL.sub(r"\\\g<0>", option) for option in options)}
+def _constraint(constraint: Constraint) -> dict[str, Any]:
+    is_list = constraint.kind == "choices"
+    return {constraint.kind: json.loads(constraint.value) if is_list else constraint.value}
 
 
 def _data_address(path: str) -> str:

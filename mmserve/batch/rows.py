@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mmserve.batch.values import CHECKS, Fault, shown
+from mmserve.batch.values import CHECKS, CONSTRAINTS, Fault, shown
 from mmserve.core import Constraint
 
 __all__ = ["Row", "RowFault", "numbered_lines", "parse_row"]
@@ -88,7 +88,7 @@ def parse_row(line: int, content: bytes) -> Row | RowFault:
     if reader.faults:
         message = "; ".join(reader.faults)
         return _fault(line, message, row_id, values["questions"] or (None,))
-    for name in ("question", "regex", "choices", "json_schema"):
+    for name in ("question", *CONSTRAINTS):
         values.pop(name)
     values["images"] = values["images"] or ()
     return Row(line=line, row_id=_given_or_line(row_id, line), **values)
@@ -176,17 +176,15 @@ class _RowReader:
 
     def constraint(self) -> Constraint | None:
         """The one constraint that is given."""
-        kinds = [
-            k for k in ("regex", "choices", "json_schema") if self._fields.get(k) is not None
-        ]
+        kinds = [kind for kind in CONSTRAINTS if self._fields.get(kind) is not None]
         if len(kinds) > 1:
             self.faults.append(f"{' and '.join(kinds)} are both given, give one")
         if len(kinds) != 1 or kinds[0] not in self._values:
             return None
         value = self._values[kinds[0]]
         if kinds[0] == "choices":
-            return Constraint("choices", json.dumps(value, ensure_ascii=False))
-        return Constraint("regex" if kinds[0] == "regex" else "json_schema", value)
+            value = json.dumps(value, ensure_ascii=False)
+        return Constraint(kinds[0], value)
 
     def check_window(self) -> None:
         """Sampling fields belong to a clip, and its window is not empty."""

@@ -7,7 +7,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["CHECKS", "Fault", "shown"]
+from mmserve.core import ConstraintKind
+
+__all__ = ["CHECKS", "CONSTRAINTS", "Fault", "shown"]
+
+CONSTRAINTS: tuple[ConstraintKind, ...] = ("regex", "choices", "json_schema", "ebnf")
+"""Fields of which a row may have one."""
 
 _MAX_SHOWN_CHARACTERS = 60
 
@@ -125,4 +130,5 @@ CHECKS: dict[str, Callable[[object], Any]] = {
     "regex": _text,
     "choices": _options,
     "json_schema": _schema,
+    "ebnf": _text,
 }

@@ -45,6 +45,7 @@ class AnswerForm:
     json_schema: str | None = _flag("JSON schema of the answer: a file, or the JSON itself")
     regex: str | None = _flag("pattern that the whole answer matches")
     choices: str | None = _flag("options the answer is one of, separated by commas")
+    ebnf: str | None = _flag("grammar of the answer: a file, or the grammar itself")
 
 
 FLAGS = (FlagGroup(AskSettings, "Answers"), FlagGroup(AnswerForm, "Answers"), *MODEL)
@@ -108,6 +109,8 @@ def read_constraint(form: AnswerForm) -> Constraint | None:
         return Constraint("choices", json.dumps(options, ensure_ascii=False))
     if form.json_schema is not None:
         return Constraint("json_schema", _schema_text(form.json_schema))
+    if form.ebnf is not None:
+        return Constraint("ebnf", _grammar_text(form.ebnf))
     return None
 
 
@@ -123,6 +126,11 @@ def _schema_text(given: str) -> str:
         message = f"--json-schema is not JSON: {error}"
         raise BadRequest(message, field="json_schema", reason="not_json") from None
     return text
+
+
+def _grammar_text(given: str) -> str:
+    is_grammar = "::=" in given or "\n" in given
+    return given if is_grammar else Path(given).read_text(encoding="utf-8")
 
 
 def _request(request_id: str, media: Media, question: str, sampling: SamplingParams) -> Request:

@@ -77,10 +77,10 @@ def video_qa(
     """Answer every question of a file of rows about clips and pictures.
 
     A row has video or images, question or questions, and may have id, num_frames, fps, start_s,
-    end_s, max_tokens and one of regex, choices, json_schema. Each question gives one record:
-    id, line, question_index, question, answer, frames_used, timestamps_s, usage, timing_ms,
-    error. Either answer or error is null. A note is added where frames were damaged or the
-    answer was cut short.
+    end_s, max_tokens and one of regex, choices, json_schema, ebnf. Each question gives one
+    record: id, line, question_index, question, answer, frames_used, timestamps_s, usage,
+    timing_ms, error. Either answer or error is null. A note is added where frames were damaged
+    or the answer was cut short.
 
     Records are written one by one, in the order of the rows and their questions; only what
     --retry-errors asks again comes after the rest. A row that fails does not end the run. A

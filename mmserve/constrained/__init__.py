@@ -8,6 +8,16 @@ keyword or position. Called by `engine` (compiles off the step loop) and, throug
 """
 
 from mmserve.constrained.grammar import GrammarCompiler
+from mmserve.constrained.pool import CompileCounts, CompilePool, Compiler, NewMatcher
 from mmserve.constrained.search import StopPatterns, TextSearch, compile_stops
 
-__all__ = ["GrammarCompiler", "StopPatterns", "TextSearch", "compile_stops"]
+__all__ = [
+    "CompileCounts",
+    "CompilePool",
+    "Compiler",
+    "GrammarCompiler",
+    "NewMatcher",
+    "StopPatterns",
+    "TextSearch",
+    "compile_stops",
+]

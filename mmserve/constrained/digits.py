@@ -66,11 +66,19 @@ class DigitTable:
         self._counts = counts
 
     def without_long_runs(
-        self, allowed: NDArray[np.uint32], state: DigitRun
+        self, allowed: NDArray[np.uint32], state: DigitRun, *, may_end: bool
     ) -> NDArray[np.uint32]:
-        """The mask without tokens that make a run too long, unless only they may come. Pure."""
+        """The mask without tokens that make a run too long, unless only they may come.
+
+        Args:
+            allowed: uint32 [W], not changed.
+            state: of the text so far.
+            may_end: whether the text may end here.
+
+        Pure.
+        """
         if state.is_string or state.num_left >= self._most:
             return allowed
         short = np.packbits(self._counts <= max(state.num_left, 0), bitorder="little")
         kept = allowed & short.view("<u4")
-        return kept if kept.any() else allowed
+        return kept if may_end or kept.any() else allowed

@@ -6,38 +6,66 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from llguidance import LLMatcher, LLParserLimits, grammar_from
+from llguidance import LLMatcher, grammar_from
 
-from mmserve.constrained.charsets import as_class
-from mmserve.constrained.digits import DigitRun, DigitTable
-from mmserve.constrained.matcher import GrammarMatcher, Vocabulary
-from mmserve.constrained.regex_syntax import translate_pattern
-from mmserve.constrained.schema import read_schema
+from mmserve.constrained.answer import AnswerMatcher
+from mmserve.constrained.automaton import (
+    Automaton,
+    AutomatonParser,
+    compile_choices,
+    compile_regex,
+)
+from mmserve.constrained.healing import FreeParser, HealingParser
+from mmserve.constrained.jump import Canonical
+from mmserve.constrained.kept import KeptGrammar
+from mmserve.constrained.llg import LlgEngine
+from mmserve.constrained.parser import Parser
+from mmserve.constrained.schema import JSON_OPTIONS, read_schema
+from mmserve.constrained.vocabulary import Vocabulary
 from mmserve.core import Constraint, ConstraintRefused, Matcher
 
 __all__ = ["GrammarCompiler"]
 
-_STEP_FUEL = 1_000_000
-"""Bounds one mask; the library's own measure, spent at about 14,000 a millisecond."""
 _BASE_BYTES = 32_768
 _BYTES_PER_CHARACTER = 256
 _MAX_CHOICES_CHARACTERS = 1_000_000
 
 
+class _Sized(Protocol):
+    @property
+    def num_bytes(self) -> int: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Compiled:
+    """A parser at the start, to be forked, and what is held with it."""
+
+    parser: Parser
+    size: _Sized | int
+    num_uses: int = 1
+
+    @property
+    def num_bytes(self) -> int:
+        return self.size if isinstance(self.size, int) else self.size.num_bytes
+
+
 class GrammarCompiler:
     """Turns constraints into matchers for one vocabulary; equal ones are compiled once.
 
-    JSON is written compactly, without whitespace outside of strings, keys in the order of
-    `properties`; numbers have at most 18 digits in a row. Safe to use from any thread.
+    Regular expressions and choices run on the room's own automaton, JSON and grammars on
+    llguidance. JSON is written compactly, without whitespace outside of strings, keys in the
+    order of `properties`; numbers have at most 18 digits in a row. Safe to use from any thread.
 
     Args:
         pieces: bytes of every token by id; empty for ids that no token has.
         special_ids: tokens that never stand for text.
         eos_token_ids: tokens that may come exactly when the grammar may end.
         vocab_size: rows of the logits; ids past the pieces are never allowed.
-        encode: canonical tokens of a text inside a prompt, for forced text; without it forced
-            text is cut by longest match.
+        encode: canonical tokens of a text inside a prompt, for forced text; without it no text
+            is forced.
         cache_bytes: most bytes of compiled grammars kept, by estimate.
 
     Changes: its cache.
@@ -60,11 +88,10 @@ class GrammarCompiler:
             special_ids=special_ids,
             encode=encode,
         )
-        self._digits = DigitTable(self._vocabulary.pieces, self._vocabulary.num_words)
-        self._limits = LLParserLimits(verbose_errors=False, step_lexer_fuel=_STEP_FUEL)
-        self._cache: OrderedDict[Constraint, tuple[GrammarMatcher, int]] = OrderedDict()
+        self._llg = LlgEngine(self._vocabulary)
+        self._canonical = None if encode is None else Canonical(self._vocabulary)
+        self._cache: OrderedDict[Constraint, _Compiled] = OrderedDict()
         self._cache_bytes = cache_bytes
-        self._used_bytes = 0
         self._lock = threading.Lock()
 
     def compile(self, constraint: Constraint) -> Callable[[], Matcher]:
@@ -76,70 +103,125 @@ class GrammarCompiler:
 
         Cost: milliseconds for a new constraint, nothing for a known one.
         """
+        return self._maker(self._compiled(constraint).parser)
+
+    def cached(self, constraint: Constraint) -> Callable[[], Matcher] | None:
+        """What `compile` gives, if the constraint is known. Changes: which was used last."""
+        found = self._find(constraint)
+        return None if found is None else self._maker(found.parser)
+
+    def healing(self, constraint: Constraint | None, prefix: bytes) -> Callable[[], Matcher]:
+        """Like `compile`, for answers whose tokens spell `prefix` first; None: any answer.
+
+        Cost: as `compile`, and milliseconds for the first mask.
+        """
+        inner: Parser = FreeParser(self._vocabulary)
+        if constraint is not None:
+            inner = self._compiled(constraint).parser.fork()
+        parser = HealingParser(self._vocabulary, prefix, inner)
+        parser.allowed()
+        return self._maker(parser)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of compiled grammars kept, by estimate; masks that came since included."""
+        with self._lock:
+            return sum(one.num_bytes for one in self._cache.values())
+
+    @property
+    def num_entries(self) -> int:
+        """Compiled grammars kept."""
+        return len(self._cache)
+
+    def kept(self) -> tuple[KeptGrammar, ...]:
+        """The compiled grammars kept, the one used last first. Pure."""
+        with self._lock:
+            entries = [*reversed(self._cache.items())]
+        return tuple(
+            KeptGrammar(
+                constraint,
+                one.num_bytes,
+                one.num_uses,
+                one.size if isinstance(one.size, Automaton) else None,
+            )
+            for constraint, one in entries
+        )
+
+    def _compiled(self, constraint: Constraint) -> _Compiled:
+        found = self._find(constraint)
+        if found is None:
+            _check_surrogates(constraint)
+            found = self._compile(constraint)
+            self._check_satisfiable(constraint, found)
+            self._keep(constraint, found)
+        return found
+
+    def _find(self, constraint: Constraint) -> _Compiled | None:
         with self._lock:
             found = self._cache.get(constraint)
             if found is not None:
                 self._cache.move_to_end(constraint)
-        if found is None:
-            found = self._compile(constraint)
-            self._keep(constraint, *found)
-        return found[0].fork
+                found.num_uses += 1
+        return found
 
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of compiled grammars kept, by estimate."""
-        return self._used_bytes
+    def _maker(self, parser: Parser) -> Callable[[], Matcher]:
+        def make() -> Matcher:
+            return AnswerMatcher(self._vocabulary, parser.fork(), self._canonical)
 
-    def _keep(self, constraint: Constraint, matcher: GrammarMatcher, num_bytes: int) -> None:
+        return make
+
+    def _keep(self, constraint: Constraint, compiled: _Compiled) -> None:
         with self._lock:
-            if constraint in self._cache or num_bytes > self._cache_bytes:
-                return
-            self._cache[constraint] = (matcher, num_bytes)
-            self._used_bytes += num_bytes
-            while self._used_bytes > self._cache_bytes:
-                _, (_, freed) = self._cache.popitem(last=False)
-                self._used_bytes -= freed
+            self._cache[constraint] = compiled
+            num_bytes = sum(one.num_bytes for one in self._cache.values())
+            while num_bytes > self._cache_bytes and self._cache:
+                _, gone = self._cache.popitem(last=False)
+                num_bytes -= gone.num_bytes
 
-    def _compile(self, constraint: Constraint) -> tuple[GrammarMatcher, int]:
-        _check_surrogates(constraint)
+    def _compile(self, constraint: Constraint) -> _Compiled:
+        if constraint.kind == "regex":
+            return _own(compile_regex(constraint.value, self._vocabulary))
+        if constraint.kind == "choices":
+            return _own(compile_choices(_options(constraint.value), self._vocabulary))
         is_json = constraint.kind in ("json_schema", "json_object")
-        grammar = _grammar(constraint)
-        core = LLMatcher(self._vocabulary.tokenizer, grammar, log_level=0, limits=self._limits)
-        if core.is_error():
-            raise _refused(constraint, core.get_error())
-        guard = (self._digits, DigitRun()) if is_json else None
-        matcher = GrammarMatcher(self._vocabulary, core, guard)
-        if not core.is_accepting() and not matcher.may_continue:
-            raise ConstraintRefused(
-                f"nothing satisfies the {constraint.kind}",
-                field=constraint.kind,
-                reason="unsatisfiable",
-                position=0,
-            )
-        return matcher, _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar)
+        try:
+            grammar = _grammar(constraint)
+            parser = self._llg.parse(grammar, has_short_numbers=is_json)
+        except ValueError as error:
+            raise _refused(constraint, str(error)) from None
+        return _Compiled(parser, _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar))
+
+    def _check_satisfiable(self, constraint: Constraint, compiled: _Compiled) -> None:
+        parser = compiled.parser
+        try:
+            if parser.is_accepting or parser.allowed().any():
+                return
+        except ConstraintRefused as error:
+            raise _refused(
+                constraint, str(error.fields.get("detail") or error.message)
+            ) from None
+        raise ConstraintRefused(
+            f"nothing the model can write satisfies the {constraint.kind}",
+            field=constraint.kind,
+            reason="unsatisfiable",
+            position=0,
+        )
+
+
+def _own(automaton: Automaton) -> _Compiled:
+    return _Compiled(AutomatonParser(automaton), automaton)
 
 
 def _grammar(constraint: Constraint) -> str:
-    """The constraint in llguidance's own form."""
-    if constraint.kind == "regex":
-        return LLMatcher.grammar_from_regex(translate_pattern(constraint.value))
-    if constraint.kind == "choices":
-        return LLMatcher.grammar_from_regex(_choices_pattern(constraint.value))
+    """The constraint in llguidance's own form. Raises ValueError with its complaint."""
     if constraint.kind == "ebnf":
-        try:
-            return grammar_from("ebnf", constraint.value)
-        except ValueError as error:
-            raise _refused(constraint, str(error)) from None
+        return grammar_from("ebnf", constraint.value)
     value = '{"type": "object"}' if constraint.kind == "json_object" else constraint.value
-    try:
-        return LLMatcher.grammar_from_json_schema(
-            read_schema(value), overrides={"whitespace_flexible": False}
-        )
-    except ValueError as error:
-        raise _refused(constraint, str(error)) from None
+    return LLMatcher.grammar_from_json_schema(read_schema(value), overrides=JSON_OPTIONS)
 
 
-def _choices_pattern(value: str) -> str:
+def _options(value: str) -> list[str]:
+    """The options of `choices`, each once."""
     try:
         options = json.loads(value)
     except ValueError as error:
@@ -153,10 +235,7 @@ def _choices_pattern(value: str) -> str:
         raise _refused_choices(message, "too_large")
     if any("\ud800" <= character <= "\udfff" for one in options for character in one):
         raise _refused_choices("choices hold half of a surrogate pair", "surrogate")
-    return "|".join(
-        "".join(as_class(((ord(character), ord(character)),)) for character in one)
-        for one in dict.fromkeys(options)
-    )
+    return list(dict.fromkeys(options))
 
 
 def _refused_choices(message: str, reason: str) -> ConstraintRefused:

@@ -9,13 +9,13 @@ the live positions, however the pattern is written: no text makes it slow.
 
 from __future__ import annotations
 
-import re
+import functools
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mmserve.constrained.charsets import Ranges
-from mmserve.constrained.regex_syntax import translate_stop
+from mmserve.constrained.regex_tree import Chars, Concat, Either, Node, Repeat, read_stop
 from mmserve.core import ConstraintRefused
 
 __all__ = ["StopPatterns", "TextSearch", "compile_stops"]
@@ -24,8 +24,6 @@ _MAX_POSITIONS = 500
 _MAX_STEPS = 4_000
 """Pairs of positions that may follow each other: a character takes at most about 1 ms."""
 _MAX_KNOWN_CHARACTERS = 4096
-_TOKEN = re.compile(r"\\A|\\x\{[0-9a-f]+\}|\[[^\]]*\]|\(\?:|[|)]|\{\d+,\d*\}")
-_RANGE = re.compile(r"\\x\{([0-9a-f]+)\}(?:-\\x\{([0-9a-f]+)\})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class StopPatterns:
     def add(self, pattern: str) -> None:
         """Read one more pattern. Raises ConstraintRefused. Changes: the positions."""
         try:
-            part = _Reader(translate_stop(pattern), pattern, self).read()
+            part = _Placer(pattern, self).place(read_stop(pattern))
         except RecursionError:
             raise _too_large(pattern) from None
         self.first |= part.first
@@ -153,83 +151,44 @@ def compile_stops(patterns: Sequence[str]) -> StopPatterns:
     return compiled
 
 
-class _Reader:
-    """Reads what `translate_stop` writes: classes, groups, branches, counts, the start."""
+class _Placer:
+    """Gives the characters of a pattern their positions, and says what may follow what."""
 
-    def __init__(self, written: str, pattern: str, into: StopPatterns) -> None:
-        self._tokens = _TOKEN.findall(written)
-        self._at = 0
+    def __init__(self, pattern: str, into: StopPatterns) -> None:
         self._pattern = pattern
         self._into = into
 
-    def read(self) -> _Part:
-        """The whole pattern. Changes: the positions."""
-        return self._branches()
+    def place(self, node: Node) -> _Part:
+        """A part for the node, with positions of its own. Changes: the positions."""
+        if isinstance(node, Chars):
+            position = self._into.new_position(node.ranges, self._pattern)
+            return _Part(
+                is_empty=False,
+                is_empty_at_start=False,
+                first={position: False},
+                last=frozenset({position}),
+            )
+        if isinstance(node, Concat):
+            part = _NOTHING
+            for one in node.parts:
+                part = self._then(part, self.place(one))
+            return part
+        if isinstance(node, Either):
+            return functools.reduce(_either, map(self.place, node.options))
+        return self._repeated(node) if isinstance(node, Repeat) else _START
 
-    def _peek(self) -> str:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ""
-
-    def _branches(self) -> _Part:
-        part = self._sequence()
-        while self._peek() == "|":
-            self._at += 1
-            part = _either(part, self._sequence())
-        return part
-
-    def _sequence(self) -> _Part:
+    def _repeated(self, node: Repeat) -> _Part:
+        """Each turn is placed again, since positions differ; an endless last turn loops."""
         part = _NOTHING
-        while self._peek() not in ("", "|", ")"):
-            part = self._then(part, self._counted())
+        for _ in range(node.low - (node.high is None)):
+            part = self._then(part, self.place(node.body))
+        if node.high is None:
+            turn = self.place(node.body)
+            self._into.join(turn.last, turn.first, self._pattern)
+            return self._then(part, turn if node.low else _either(turn, _NOTHING))
+        for _ in range(node.high - node.low):
+            part = self._then(part, _either(self.place(node.body), _NOTHING))
         return part
-
-    def _counted(self) -> _Part:
-        """One piece; with a count it is read again for each copy, since positions differ."""
-        begin = self._at
-        part = self._atom()
-        end = self._at
-        if not self._peek().startswith("{"):
-            return part
-        low, _, high = self._peek()[1:-1].partition(",")
-        for _ in range(1, int(low)):
-            self._at = begin
-            part = self._then(part, self._atom())
-        if int(low) == 0:
-            part = _NOTHING if high == "0" else _either(part, _NOTHING)
-        if not high:
-            part = self._endless(part, begin) if int(low) > 1 else self._looped(part)
-        for _ in range(max(int(low), 1), int(high or 0)):
-            self._at = begin
-            part = self._then(part, _either(self._atom(), _NOTHING))
-        self._at = end + 1
-        return part
-
-    def _endless(self, part: _Part, begin: int) -> _Part:
-        self._at = begin
-        return self._then(part, _either(self._looped(self._atom()), _NOTHING))
-
-    def _looped(self, part: _Part) -> _Part:
-        self._into.join(part.last, part.first, self._pattern)
-        return part
-
-    def _atom(self) -> _Part:
-        token = self._peek()
-        self._at += 1
-        if token == r"\A":
-            return _START
-        if token == "(?:":
-            part = self._branches()
-            self._at += 1
-            return part
-        ranges = tuple(
-            (int(low, 16), int(high or low, 16)) for low, high in _RANGE.findall(token)
-        )
-        position = self._into.new_position(ranges, self._pattern)
-        return _Part(
-            is_empty=False,
-            is_empty_at_start=False,
-            first={position: False},
-            last=frozenset({position}),
-        )
 
     def _then(self, one: _Part, two: _Part) -> _Part:
         self._into.join(one.last, (k for k, at in two.first.items() if not at), self._pattern)

@@ -78,6 +78,10 @@ class SchedConfig:
     page_tokens: int = _setting(1, "tokens per page of KV", low=1, high=64)
     feature_cache_tokens: int = _setting(32768, "most encoded picture tokens kept", low=0)
     radix_cache: bool = _setting(default=True, doc="keep KV of finished sequences for reuse")
+    jump_forward: bool = _setting(
+        default=True,
+        doc="compute text that a grammar leaves no choice about in one step, not in many",
+    )
     policy: Policy = _setting(  # noqa: RUF009 - a field; the linter does not know the alias
         "longest-prefix", "order of the waiting requests of one client"
     )
@@ -135,10 +139,7 @@ class SchedConfig:
 
     def __post_init__(self) -> None:
         """Raise BadRequest for a value with which requests would never run, or in no order."""
-        for spec in fields(self):
-            value = getattr(self, spec.name)
-            if value is not None and "low" in spec.metadata:
-                _check_range(spec, value)
+        _check_ranges(self)
         _check_word("policy", self.policy, get_args(Policy))
         _check_word("eviction", self.eviction, get_args(Eviction))
         _check_names("client_weights", self.client_weights)
@@ -198,9 +199,27 @@ class EngineConfig:
     kv_bytes: int = _setting(1024 * _MIB, "memory for KV when num_slots is not given, in bytes")
     threads: int | None = _setting(None, "threads for tensor work; default: every core")
     grammar_cache_bytes: int = _setting(64 * _MIB, "bytes of compiled grammars kept")
+    grammar_workers: int = _setting(2, "threads that compile grammars", low=1)
+    grammar_timeout_s: float = _setting(
+        10.0,
+        "longest that a request waits for its grammar, in seconds",
+        low=0,
+        high=86_400,
+        is_above=True,
+    )
+    max_grammar_bytes: int = _setting(
+        _MIB, "most bytes of a regex, schema, grammar or list of choices", low=1
+    )
+    max_waiting_grammars: int = _setting(
+        1024, "most grammars waiting to be compiled; more are refused as busy", low=1
+    )
     verify_steps: bool = _setting(default=False, doc="check all ledgers after every step")
     sched: SchedConfig = field(default_factory=SchedConfig)
     media: MediaConfig = field(default_factory=MediaConfig)
+
+    def __post_init__(self) -> None:
+        """Raise BadRequest for a value with which nothing constrained could be served."""
+        _check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +248,13 @@ class ServerConfig:
         if not all(keys) or len({*keys, self.api_key}) <= len(keys):
             message = "client_keys has an empty key, or one that somebody else has"
             raise BadRequest(message, field="client_keys", reason="value")
+
+
+def _check_ranges(settings: SchedConfig | EngineConfig) -> None:
+    for spec in fields(settings):
+        value = getattr(settings, spec.name)
+        if value is not None and "low" in spec.metadata:
+            _check_range(spec, value)
 
 
 def _check_range(spec: Field[Any], value: float) -> None:

@@ -44,13 +44,15 @@ class TokenLogprob:
     """A token's log-probability (None where nothing precedes it, or at media positions).
 
     `piece` is the token's own bytes, which may be part of a character. `top` holds the
-    likeliest tokens of the position as (token id, log-probability, bytes), best first.
+    likeliest tokens of the position as (token id, log-probability, bytes), best first. A token
+    that `is_forced` was not drawn: a grammar left no choice about its text.
     """
 
     token_id: int
     logprob: float | None
     piece: bytes
     top: tuple[tuple[int, float, bytes], ...] = ()
+    is_forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class Usage:
 
     `cache` says of each prompt token whether it was a hit or why it was a miss, once it is
     known: at the end of a sequence that ran, its counts sum up to `prompt_tokens`. Each pair of
-    kind and outcome is there at most once.
+    kind and outcome is there at most once. `forced_tokens` of the completion were not drawn, as
+    its grammar left no choice.
     """
 
     prompt_tokens: int
@@ -80,6 +83,7 @@ class Usage:
     cached_image_tokens: int = 0
     cached_video_tokens: int = 0
     num_retractions: int = 0
+    forced_tokens: int = 0
     cache: tuple[CacheUse, ...] = ()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from mmserve.core.errors import MmserveError
 from mmserve.core.sampling import SamplingParams
 
 if TYPE_CHECKING:  # keeps the start of the command line and the language light
@@ -15,6 +17,7 @@ __all__ = [
     "EncodeItem",
     "FeatureUse",
     "ForwardPlan",
+    "MaskSource",
     "PlanRow",
     "RowSampling",
     "SampledRow",
@@ -44,10 +47,11 @@ class RowSampling:
         params: the request's parameters.
         seed: 64-bit; with `position` keys a counter-based generator, so neighbours do not
             matter.
-        position: tokens generated before this one.
-        output_ids: int64 [position], tokens generated so far (penalties).
+        position: tokens drawn before this one.
+        output_ids: int64 [n], tokens of the answer so far (penalties).
         prompt_ids: int64 [n], given only if `params.repetition_penalty` is not 1.
-        allowed: uint32 [W] bitmask of allowed tokens, bit t of word t // 32, or None for all.
+        allowed: uint32 [W] bitmask of allowed tokens, bit t of word t // 32, or None for all;
+            the runner takes it from the plan's `masks`.
         banned_ids: tokens that may not come now (end tokens before `min_new_tokens`).
     """
 
@@ -99,18 +103,31 @@ class EncodeItem:
     inputs: dict[str, NDArray[Any]]
 
 
+class MaskSource(Protocol):
+    """Masks of a step's constrained rows, computed when asked for: while the device works."""
+
+    def fill(self) -> Mapping[int, NDArray[np.uint32] | MmserveError]:
+        """By the row's place in the plan: its mask uint32 [W], or why that row has to fail.
+
+        To be called once for a step.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ForwardPlan:
     """One step: free `drop` features, encode, then run the rows together, if there are any.
 
     At each layer all rows write their KV before any attends, so a row may read slots that an
-    earlier row of the same plan writes.
+    earlier row of the same plan writes. `masks` are those of rows under a grammar; the runner
+    asks for them between launching the rows and drawing tokens.
     """
 
     step: int
     rows: tuple[PlanRow, ...]
     encode: tuple[EncodeItem, ...] = ()
     drop: tuple[bytes, ...] = ()
+    masks: MaskSource | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from mmserve.core.model import ModelInfo
@@ -14,7 +15,7 @@ if TYPE_CHECKING:  # keeps the start of the command line and the language light
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Client", "Matcher", "Runner", "Ticket"]
+__all__ = ["Client", "Jump", "Matcher", "Runner", "Ticket"]
 
 
 class Runner(Protocol):
@@ -26,6 +27,22 @@ class Runner(Protocol):
         Raises RunnerFailed if nothing of the step holds.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Text that a grammar forces, in the tokens the tokenizer gives for the whole answer.
+
+    Args:
+        num_replaced: last accepted tokens that give way, since text and tokens that follow are
+            one token now, or because they were not canonical; their text stays.
+        token_ids: what comes instead, and after them.
+        is_end: whether nothing but an end token may follow.
+    """
+
+    num_replaced: int
+    token_ids: tuple[int, ...]
+    is_end: bool = False
 
 
 class Matcher(Protocol):
@@ -43,8 +60,15 @@ class Matcher(Protocol):
         """Take back the last `num_tokens` accepted tokens. Changes: the state."""
         ...
 
-    def forced_tokens(self) -> tuple[int, ...]:
-        """Tokens that are certain to come next, in their canonical form; often empty. Pure."""
+    def jump(self, num_settled: int = 0, most: int | None = None) -> Jump | None:
+        """The text that is certain to come next, in canonical tokens; None if there is none.
+
+        Args:
+            num_settled: so many accepted tokens at the start must stay.
+            most: tokens that it may add to those that stay.
+
+        Pure. Take it with `rollback(num_replaced)`, and `accept` of each of its tokens.
+        """
         ...
 
     def fork(self) -> Matcher:

@@ -18,6 +18,7 @@ __all__ = [
     "Request",
     "TextPart",
     "TokensPart",
+    "ToolCall",
     "Turn",
     "UrlSource",
     "VideoPart",
@@ -100,15 +101,27 @@ class VideoPart:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that an assistant called; `arguments` is a JSON object as text."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One turn of a conversation, rendered by the model's chat template.
 
     An `open` turn is the last one: it is rendered without its end, so the answer continues it.
+    An assistant's turn may hold calls of tools; a tool's turn names the call that it answers.
     """
 
     role: str
     parts: tuple[TextPart | RawPart | ImagePart | VideoPart, ...]
     is_open: bool = False
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
 
 
 Part = TextPart | RawPart | TokensPart | ImagePart | VideoPart | Turn
@@ -119,7 +132,8 @@ class Request:
     """One prompt and how to answer it; becomes `sampling.n` sequences.
 
     `parts` are rendered in order: text outside turns stands as it is, consecutive turns are one
-    conversation. A chat call is closed turns followed by an open, empty assistant turn.
+    conversation. A chat call is closed turns followed by an open, empty assistant turn. `tools`
+    are definitions as the chat API has them, each a JSON object as text.
     """
 
     request_id: str
@@ -130,3 +144,4 @@ class Request:
     priority: int = 0
     chat_template: str | None = None
     add_bos: Literal["auto", "never"] = "auto"
+    tools: tuple[str, ...] = ()

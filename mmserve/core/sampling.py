@@ -85,6 +85,10 @@ class SamplingParams:
         default=True, doc="Leave control tokens out of the text."
     )
     no_stop_trim: bool = _other(default=False, doc="Keep the stop text in the answer.")
+    heal_prompt: bool = _other(
+        default=False,
+        doc="Take the prompt's last token back, so that the answer may go on inside of it.",
+    )
 
 
 def check_sampling(params: SamplingParams, vocab_size: int) -> None:
@@ -111,6 +115,13 @@ def check_sampling(params: SamplingParams, vocab_size: int) -> None:
         raise BadRequest(message, field="min_new_tokens", reason="range")
     if params.constraint is not None:
         _check_type("constraint", params.constraint, Constraint)
+    elif params.heal_prompt and params.ignore_eos:
+        raise BadRequest(
+            "heal_prompt and ignore_eos are set, without a constraint they exclude each other",
+            field="heal_prompt",
+            reason="conflict",
+            hint="leave out one of them",
+        )
     _check_lists(params, vocab_size)
 
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import get_args
 
+from mmserve.constrained import CompileCounts
 from mmserve.core import CacheKind, CacheOutcome, SchedConfig, series_key
 from mmserve.sched import SchedCounts, SchedReport
 from mmserve.vision import MediaCounters
 
-__all__ = ["engine_counters", "sched_counters", "shown_client"]
+__all__ = ["engine_counters", "grammar_counters", "sched_counters", "shown_client"]
 
 _MAX_NAME = 64
 _KEPT = 48
@@ -55,6 +56,21 @@ def engine_counters(
         named["media_decodes_total"] = media.num_pictures + media.num_clip_passes
         named["media_preprocesses_total"] = media.num_preprocesses
         named["media_prepared_total"] = media.num_prepared
+    return named
+
+
+def grammar_counters(counts: CompileCounts) -> dict[str, float]:
+    """The grammars' accounts in the same form; every reason is there. Pure."""
+    named: dict[str, float] = {
+        "grammars": counts.num_kept,
+        "grammar_bytes": counts.kept_bytes,
+        "grammar_waiting": counts.num_waiting,
+        "grammars_compiled_total": counts.num_compiled,
+        "grammar_hits_total": counts.num_hits,
+        "grammar_compile_ms_total": round(counts.compile_ms, 3),
+    }
+    for reason, number in counts.refused.items():
+        named[series_key("grammar_refusals_total", reason=reason)] = number
     return named
 
 

@@ -6,11 +6,14 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from mmserve.constrained import NewMatcher
 from mmserve.core import (
+    Aborted,
     Broken,
     EngineConfig,
     ImagePart,
@@ -23,7 +26,7 @@ from mmserve.core import (
 )
 from mmserve.engine.answer import Answer, collect
 from mmserve.engine.calls import chat_parts, prompt_parts, sampling_of
-from mmserve.engine.counters import engine_counters, sched_counters
+from mmserve.engine.counters import engine_counters, grammar_counters, sched_counters
 from mmserve.engine.early import Hints
 from mmserve.engine.intake import Prepared, as_ours
 from mmserve.engine.load import Parts, load_parts
@@ -78,6 +81,8 @@ class Engine:
         self._media_pool = ThreadPoolExecutor(
             2 * _INTAKE_THREADS, thread_name_prefix="mmserve-intake"
         )
+        self._grammars: dict[EngineTicket, Future[NewMatcher]] = {}
+        """What tickets wait for; nothing else is held for them meanwhile."""
         self._close_lock = threading.Lock()
         self._is_closed = False
         self._loop.start()
@@ -91,25 +96,64 @@ class Engine:
 
     def submit(self, request: Request) -> EngineTicket:
         """Hand a request in; see `core.ports.Client`."""
-        ticket = EngineTicket(request.request_id, request.sampling.n, self._loop.cancel)
+        ticket = EngineTicket(request.request_id, request.sampling.n, self._cancel)
+        try:
+            grammar = self._parts.intake.begin(request)
+        except Exception as error:  # noqa: BLE001  (a refusal is the ticket's to tell)
+            ticket.refuse(as_ours(error, "the request could not be read"))
+            return ticket
+        if grammar is None:
+            self._hand_on(request, ticket, None)
+        else:
+            self._grammars[ticket] = grammar
+            grammar.add_done_callback(partial(self._on_grammar, request, ticket))
+        return ticket
+
+    def _on_grammar(
+        self, request: Request, ticket: EngineTicket, grammar: Future[NewMatcher]
+    ) -> None:
+        """Go on with a request whose grammar is there, refused, or not waited for any more."""
+        self._grammars.pop(ticket, None)
+        if grammar.cancelled():
+            ticket.refuse(_left())
+        elif (error := grammar.exception()) is None:
+            self._hand_on(request, ticket, grammar.result())
+        elif self._is_closed:
+            ticket.refuse(_closed())
+        else:
+            ticket.refuse(as_ours(error, "the grammar could not be compiled"))
+
+    def _hand_on(
+        self, request: Request, ticket: EngineTicket, new_matcher: NewMatcher | None
+    ) -> None:
         has_media = next(media_parts(request.parts), None) is not None
         pool = self._media_pool if has_media else self._text_pool
         try:
-            pool.submit(self._take_in, request, ticket)
+            pool.submit(self._take_in, request, ticket, new_matcher)
         except RuntimeError:  # the pool is shut down
             ticket.refuse(_closed())
-        return ticket
 
-    def _take_in(self, request: Request, ticket: EngineTicket) -> None:
+    def _take_in(
+        self, request: Request, ticket: EngineTicket, new_matcher: NewMatcher | None
+    ) -> None:
         if self._is_closed:
             ticket.refuse(_closed())
             return
+        if ticket.is_cancelled:
+            ticket.refuse(_left())
+            return
         try:
-            prepared: Prepared = self._parts.intake.prepare(request)
+            prepared: Prepared = self._parts.intake.finish(request, new_matcher)
         except Exception as error:  # noqa: BLE001  (a caller must never wait for ever)
             ticket.refuse(as_ours(error, "the request could not be prepared"))
         else:
             self._loop.submit(prepared, ticket)
+
+    def _cancel(self, ticket: EngineTicket) -> None:
+        """End a request: at once if it waits for its grammar, else by the loop."""
+        grammar = self._grammars.get(ticket)
+        if grammar is None or not grammar.cancel():
+            self._loop.cancel(ticket)
 
     def prepare(
         self, part: ImagePart | VideoPart, *, cache_salt: str = "", client: str = ""
@@ -151,6 +195,7 @@ class Engine:
         media = None if plane is None else plane.counters()
         scheduler, config = self._parts.scheduler, self._parts.config.sched
         named = engine_counters(scheduler.counts(), media, self._loop.ends)
+        named |= grammar_counters(self._parts.grammars.counts())
         return named | sched_counters(scheduler.report(), config)
 
     def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
@@ -206,6 +251,7 @@ class Engine:
         """Stop; what is open ends with "abort". Idempotent."""
         with self._close_lock:
             self._is_closed = True
+            self._parts.grammars.close()
             self._text_pool.shutdown(wait=True)
             self._media_pool.shutdown(wait=True)
             self._hints.close()
@@ -235,3 +281,7 @@ def _read(ticket: EngineTicket) -> Iterator[Output]:
 
 def _closed() -> Broken:
     return Broken("the engine is closed", hint="make a new engine")
+
+
+def _left() -> Aborted:
+    return Aborted("the request was cancelled before it began")

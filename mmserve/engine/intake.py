@@ -1,18 +1,21 @@
-"""From a request to a prompt: media headers, template, limits, grammar; in worker threads."""
+"""From a request to a prompt: its grammar, then media headers, template and limits.
+
+begin   in the caller's thread: sampling values; the grammar is asked for
+finish  in a worker thread, once the grammar is there: media, prompt, length
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from mmserve.constrained import GrammarCompiler, StopPatterns, compile_stops
+from mmserve.constrained import CompilePool, NewMatcher, StopPatterns, compile_stops
 from mmserve.core import (
     BadRequest,
     Broken,
     ContextTooLong,
     FrameReport,
-    Matcher,
     MmserveError,
     ModelInfo,
     Prompt,
@@ -20,6 +23,7 @@ from mmserve.core import (
     Request,
     check_sampling,
 )
+from mmserve.engine.healing import PromptHealer
 from mmserve.prompt import PromptBuilder, media_parts
 from mmserve.vision import MediaItem, MediaPlane, ResolvedMedia
 
@@ -44,9 +48,11 @@ class Prepared:
     prompt: Prompt
     items: dict[bytes, MediaItem]
     clips: tuple[FrameReport, ...]
-    new_matcher: Callable[[], Matcher] | None
+    new_matcher: NewMatcher | None
     fetch_ms: float
     stops: StopPatterns | None = None
+    num_healed_bytes: int = 0
+    """Bytes at the start of the answer's tokens that the prompt's text ends with."""
     media_ms: MediaTimes = field(default_factory=MediaTimes)
 
     @property
@@ -62,22 +68,30 @@ class Intake:
         self,
         model: ModelInfo,
         builder: PromptBuilder,
-        grammars: GrammarCompiler,
+        grammars: CompilePool,
         plane: MediaPlane | None,
+        healer: PromptHealer,
     ) -> None:
         self._model = model
         self._builder = builder
         self._grammars = grammars
         self._plane = plane
+        self._healer = healer
 
-    def prepare(self, request: Request) -> Prepared:
-        """Everything that can be refused is refused here, before anything is scheduled.
+    def begin(self, request: Request) -> Future[NewMatcher] | None:
+        """Check the sampling values and ask for the grammar; None if the request has none.
 
-        Raises RequestRefused. Cost: reads headers and, for URLs, fetches; decodes no pixels.
+        Raises BadRequest. The future fails as those of `CompilePool.request`.
         """
         check_sampling(request.sampling, self._model.vocab_size)
         constraint = request.sampling.constraint
-        new_matcher = self._grammars.compile(constraint) if constraint is not None else None
+        return None if constraint is None else self._grammars.request(constraint)
+
+    def finish(self, request: Request, new_matcher: NewMatcher | None) -> Prepared:
+        """All that can still be refused is refused here, before anything is scheduled.
+
+        Raises RequestRefused. Cost: reads headers and, for URLs, fetches; decodes no pixels.
+        """
         patterns = request.sampling.stop_patterns
         stops = compile_stops(patterns) if patterns else None
         media = self._resolve(request)
@@ -87,7 +101,13 @@ class Intake:
             namespace=request.cache_salt,
             chat_template=request.chat_template,
             add_bos=request.add_bos,
+            tools=request.tools,
         )
+        healed = b""
+        if request.sampling.heal_prompt and request.sampling.max_new_tokens != 0:
+            prompt, healed = self._healer.take_back(prompt, request.parts)
+        if healed:
+            new_matcher = self._healer.matcher(request.sampling.constraint, healed)
         self._check_length(prompt, request)
         return Prepared(
             request=request,
@@ -97,7 +117,13 @@ class Intake:
             new_matcher=new_matcher,
             fetch_ms=sum(resolved.fetch_ms for resolved in media),
             stops=stops,
+            num_healed_bytes=len(healed),
         )
+
+    def prepare(self, request: Request) -> Prepared:
+        """`begin` and `finish` in one call, which waits for the grammar."""
+        grammar = self.begin(request)
+        return self.finish(request, None if grammar is None else grammar.result())
 
     def _resolve(self, request: Request) -> tuple[ResolvedMedia, ...]:
         parts = tuple(media_parts(request.parts))
@@ -145,7 +171,7 @@ class Intake:
             raise BadRequest(message, field="logprob_start_len", reason="range")
 
 
-def as_ours(error: Exception, message: str) -> MmserveError:
+def as_ours(error: BaseException, message: str) -> MmserveError:
     """The error if it is one of ours; else it is logged, and stands behind a Broken."""
     if isinstance(error, MmserveError):
         return error

@@ -7,7 +7,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmserve.constrained import GrammarCompiler
+from mmserve.constrained import CompilePool, GrammarCompiler
 from mmserve.core import (
     EngineConfig,
     MissingExtra,
@@ -16,6 +16,7 @@ from mmserve.core import (
     UnsupportedModel,
     template_text,
 )
+from mmserve.engine.healing import PromptHealer
 from mmserve.engine.intake import Intake
 from mmserve.prompt import (
     ChatTemplate,
@@ -42,6 +43,7 @@ class Parts:
     runner: Runner
     scheduler: Scheduler
     plane: MediaPlane | None
+    grammars: CompilePool
     intake: Intake
     tokenizer: Tokenizer
 
@@ -106,13 +108,20 @@ def join_parts(
         text = template_text(config.chat_template)
         template = ChatTemplate(text, tokenizer.special_tokens)
     builder = PromptBuilder(tokenizer, template, image_token_id=model.image_token_id)
-    grammars = GrammarCompiler(
+    compiler = GrammarCompiler(
         tokenizer.pieces,
         eos_token_ids=model.eos_token_ids,
         vocab_size=model.vocab_size,
         special_ids=tokenizer.control_ids,
         encode=tokenizer.encode_inside,
         cache_bytes=config.grammar_cache_bytes,
+    )
+    grammars = CompilePool(
+        compiler,
+        num_workers=config.grammar_workers,
+        timeout_s=config.grammar_timeout_s,
+        max_waiting=config.max_waiting_grammars,
+        max_bytes=config.max_grammar_bytes,
     )
     scheduler = Scheduler(
         config.sched,
@@ -126,6 +135,7 @@ def join_parts(
         runner=runner,
         scheduler=scheduler,
         plane=plane,
-        intake=Intake(model, builder, grammars, plane),
+        grammars=grammars,
+        intake=Intake(model, builder, grammars, plane, PromptHealer(tokenizer, compiler)),
         tokenizer=tokenizer,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
-from mmserve.core import Finish, Output, SamplingParams, Timing, TokenLogprob, Usage
+from mmserve.core import Finish, Jump, Output, SamplingParams, Timing, TokenLogprob, Usage
+from mmserve.engine.answer_tokens import AnswerToken, AnswerTokens
 from mmserve.engine.intake import Prepared
 from mmserve.engine.ticket import EngineTicket
 from mmserve.prompt import Detokenizer, Tokenizer
@@ -17,10 +19,20 @@ class SequenceStream:
     """Turns one sequence's tokens into text that can no longer change, and hands it over.
 
     Owned by the loop; not safe from other threads.
+
+    Args:
+        ticket: whose outputs they are.
+        index: which of the request's answers.
+        prepared: the request.
+        tokenizer: of the model.
     """
 
     def __init__(
-        self, ticket: EngineTicket, index: int, prepared: Prepared, tokenizer: Tokenizer
+        self,
+        ticket: EngineTicket,
+        index: int,
+        prepared: Prepared,
+        tokenizer: Tokenizer,
     ) -> None:
         self.ticket = ticket
         self.prepared = prepared
@@ -34,16 +46,25 @@ class SequenceStream:
             no_stop_trim=self._params.no_stop_trim,
             search=prepared.stops.search() if prepared.stops is not None else None,
         )
+        self._tokens = AnswerTokens(
+            self._piece,
+            may_jump=prepared.new_matcher is not None,
+            is_scored=self._params.return_logprobs,
+        )
+        self._hidden_ids = (
+            tokenizer.special_ids if self._params.skip_special_tokens else frozenset[int]()
+        )
         self._scores: dict[int, TokenLogprob] | None = None
         if self._params.prompt_logprobs_from is not None:
             self._scores = {}
         self._first_token_at: float | None = None
-        self._num_tokens = 0
         self._pending = ""
+        self._num_healing = prepared.num_healed_bytes
+        self._num_kept: int | None = None
         self._usage = Usage(prompt_tokens=prepared.prompt.num_tokens)
 
     def take(self, update: SequenceUpdate) -> Finish | None:
-        """Take in the update's token; the finish if its text completes a stop.
+        """Take in the update's tokens; the finish if their text completes a stop.
 
         Changes: the text. Must be called once for every update, before `publish`.
         """
@@ -51,17 +72,40 @@ class SequenceStream:
             for position, logprob, top in update.prompt_logprobs:
                 token_id = int(self.prepared.prompt.token_ids[position])
                 self._scores[position] = self._entry(token_id, logprob, top)
-        if update.token_id is None or self._params.max_new_tokens == 0:
+        if self._params.max_new_tokens == 0:
             return None
-        if self._first_token_at is None:
-            self._first_token_at = time.monotonic()
-        self._num_tokens += 1
-        if self._is_end_token(update):
-            return None
-        may_stop = self._num_tokens >= self._params.min_new_tokens
-        self._pending = self._text.push(update.token_id, may_stop=may_stop)
-        match = self._text.match
-        return None if match is None else Finish("stop", matched=match)
+        self._grow(update)
+        for place, text in self._tokens.tell():
+            if self._first_token_at is None:
+                self._first_token_at = time.monotonic()
+            may_stop = place + 1 >= self._params.min_new_tokens
+            self._pending += self._text.push_bytes(self._own(text), may_stop=may_stop)
+            if self._text.match is not None:
+                self._num_kept = place + 1
+                return Finish("stop", matched=self._text.match)
+        return None
+
+    def _grow(self, update: SequenceUpdate) -> None:
+        """Changes: the tokens."""
+        tokens = self._tokens
+        if update.opening:
+            tokens.jump(Jump(0, update.opening))
+        for position, logprob, top in update.forced_logprobs:
+            tokens.score(position, logprob, top)
+        if update.token_id is not None:
+            piece = b"" if self._is_end_token(update) else self._piece(update.token_id)
+            tokens.draw(AnswerToken(update.token_id, piece, update.logprob, update.top))
+        if update.jump is not None:
+            tokens.jump(update.jump)
+
+    def _own(self, text: bytes) -> bytes:
+        """What of a text is not the prompt's. Changes: how much of the prompt's is left."""
+        num_skipped = min(len(text), self._num_healing)
+        self._num_healing -= num_skipped
+        return text[num_skipped:]
+
+    def _piece(self, token_id: int) -> bytes:
+        return b"" if token_id in self._hidden_ids else self._tokenizer.piece(token_id)
 
     def _is_end_token(self, update: SequenceUpdate) -> bool:
         finish = update.finish
@@ -72,21 +116,27 @@ class SequenceStream:
         """Hand the update's news to the ticket. Changes: the ticket."""
         text, self._pending = self._pending, ""
         self._usage = update.usage
+        if self._num_kept is not None:  # what was forced behind a stop does not count
+            self._usage = replace(update.usage, completion_tokens=self._num_kept)
         if update.finish is not None:
             text += self._text.flush()
-        is_silent = update.token_id is None and update.finish is None
-        if is_silent:
+        tokens: tuple[AnswerToken, ...] = ()
+        if self._params.max_new_tokens == 0:
+            logprobs = self._ranking(update)
+        else:
+            tokens = tuple(self._tokens.take(is_last=update.finish is not None))
+            logprobs = self._token_logprobs(tokens)
+        is_news = tokens or text or update.token_id is not None or update.finish is not None
+        if not is_news:
             return
-        is_answer = self._params.max_new_tokens != 0
-        tokens = () if update.token_id is None or not is_answer else (update.token_id,)
         self.ticket.put(
             Output(
                 request_id=self.ticket.request_id,
                 index=self._index,
                 text=text,
-                token_ids=tokens,
-                usage=update.usage,
-                logprobs=self._token_logprobs(update),
+                token_ids=tuple(token.token_id for token in tokens),
+                usage=self._usage,
+                logprobs=logprobs,
                 prompt_logprobs=self._prompt_logprobs(),
                 finish=update.finish,
                 timing=self._timing(update) if update.finish is not None else None,
@@ -108,17 +158,31 @@ class SequenceStream:
             )
         )
 
-    def _token_logprobs(self, update: SequenceUpdate) -> tuple[TokenLogprob, ...]:
+    def _ranking(self, update: SequenceUpdate) -> tuple[TokenLogprob, ...]:
+        """The likeliest next token, where none is generated."""
         if not self._params.return_logprobs or update.token_id is None:
             return ()
         return (self._entry(update.token_id, update.logprob, update.top),)
 
+    def _token_logprobs(self, tokens: tuple[AnswerToken, ...]) -> tuple[TokenLogprob, ...]:
+        if not self._params.return_logprobs:
+            return ()
+        return tuple(
+            self._entry(one.token_id, one.logprob, one.top, is_forced=one.is_forced)
+            for one in tokens
+        )
+
     def _entry(
-        self, token_id: int, logprob: float | None, top: tuple[tuple[int, float], ...]
+        self,
+        token_id: int,
+        logprob: float | None,
+        top: tuple[tuple[int, float], ...],
+        *,
+        is_forced: bool = False,
     ) -> TokenLogprob:
         piece = self._tokenizer.piece
         named = tuple((other, value, piece(other)) for other, value in top)
-        return TokenLogprob(token_id, logprob, piece(token_id), named)
+        return TokenLogprob(token_id, logprob, piece(token_id), named, is_forced)
 
     def _prompt_logprobs(self) -> tuple[TokenLogprob, ...] | None:
         """Entries of all positions asked for, once. Changes: the scores, which are let go."""

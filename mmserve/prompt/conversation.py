@@ -7,12 +7,15 @@ shape, by rendering the same conversation with probes in place of texts:
     string   text in one string; media as marks in it
     joined   the same string as the only text part of a list, for templates that take only lists
     parts    text and media parts in a list, if the template then keeps their order
+
+Tools, calls and results are fields for a template that writes them, else text (see `tools`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mmserve.core import BadRequest, ImagePart, RawPart, TextPart, Turn, VideoPart
@@ -21,6 +24,14 @@ from mmserve.prompt.marks import Mark, Marks, Spellings
 from mmserve.prompt.styles import PictureStyle, Slot
 from mmserve.prompt.template import ChatTemplate
 from mmserve.prompt.tokenizer import Stretch, Tokenizer, check_text
+from mmserve.prompt.tools import (
+    call_names,
+    guarded,
+    mentions_tools,
+    plain_ways,
+    tool_fields,
+    with_short_ids,
+)
 
 __all__ = ["Conversations"]
 
@@ -39,6 +50,41 @@ class _Item:
     text: str = ""
     index: int = 0
     verbatim: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What one rendering has beside turns and their contents.
+
+    Args:
+        marks: its marks.
+        tools: definitions for a template that knows tools, guarded.
+        names: the called tool's name by the id of its call.
+        is_null: whether an assistant's content is null where it only calls.
+    """
+
+    marks: Marks
+    tools: tuple[dict[str, Any], ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    is_null: bool = False
+
+    def shape(self, turn: Turn, items: Sequence[_Item]) -> Shape:
+        """The turn without its words. Pure."""
+        return Shape(
+            turn.role,
+            tuple(item.kind for item in items),
+            tuple(call.call_id for call in turn.tool_calls),
+            turn.tool_call_id,
+            self.is_null,
+        )
+
+    def message(self, turn: Turn, items: Sequence[_Item], form: Form) -> dict[str, Any]:
+        """The turn as templates take it. Pure."""
+        is_mute = bool(turn.tool_calls) and not items
+        silence = None if self.is_null else ""
+        content = silence if is_mute else _content(items, form, self.marks)
+        fields = tool_fields(turn, self.names, self.marks.guard)
+        return {"role": turn.role, "content": content, **fields}
 
 
 class Conversations:
@@ -71,22 +117,66 @@ class Conversations:
         """What the template writes around a picture, for pictures outside of it. Pure."""
         return self._forms.picture_style()
 
-    def render(self, turns: Sequence[Turn], first_index: int) -> list[Piece]:
+    def render(
+        self, turns: Sequence[Turn], first_index: int, tools: Sequence[str] = ()
+    ) -> list[Piece]:
         """Stretches and slots of one conversation; its media count from `first_index`.
+
+        Args:
+            turns: at least one.
+            first_index: of the conversation's first picture or clip.
+            tools: definitions as JSON, see `Request.tools`.
 
         Raises:
             BadRequest: an unknown role, an open turn before the last, half of a surrogate pair,
                 or a conversation that the template refuses or does not write out in full.
         """
-        marks = Marks(self._spellings)
-        contents: list[list[_Item]] = []
         for turn in turns:
             _check_turn(turn, is_last=turn is turns[-1])
-            contents.append(self._items(turn, marks, first_index))
-            first_index += sum(isinstance(part, ImagePart | VideoPart) for part in turn.parts)
+        scene = _Scene(Marks(self._spellings))
+        if mentions_tools(turns, tools):
+            turns, scene = self._with_tools(turns, tools, scene)
+        contents = self._contents(turns, scene.marks, first_index)
         if turns[-1].is_open:
-            return self._open(turns, contents, marks)
-        return self._pieces(self._rendered(turns, contents, marks), contents, marks)
+            return self._open(turns, contents, scene)
+        return self._pieces(self._rendered(turns, contents, scene), contents, scene.marks)
+
+    def _with_tools(
+        self, turns: Sequence[Turn], tools: Sequence[str], scene: _Scene
+    ) -> tuple[Sequence[Turn], _Scene]:
+        """Turns and scene in the first way in which the template writes all that they hold."""
+        for words in (*tools, *(call.arguments for turn in turns for call in turn.tool_calls)):
+            check_text(json.dumps(json.loads(words or "{}"), ensure_ascii=False), "tools")
+        known = tuple(guarded(json.loads(tool), scene.marks.guard) for tool in tools)
+        turns = with_short_ids(turns, only_odd=True)
+        for said in dict.fromkeys((turns, with_short_ids(turns))):
+            for is_null in (False, True):
+                aware = replace(scene, tools=known, names=call_names(said), is_null=is_null)
+                if self._forms.writes_tools(self._shapes(said, aware), known):
+                    return said, aware
+        refusal: BadRequest | None = None
+        for said in plain_ways(turns, tools):
+            try:
+                self._forms.choose(self._shapes(said, scene))
+            except BadRequest as error:
+                refusal = refusal or error
+            else:
+                return said, scene
+        raise refusal or _left_out("tool")
+
+    def _shapes(self, turns: Sequence[Turn], scene: _Scene) -> list[Shape]:
+        """Shapes of all turns, without an answer that is to come."""
+        has_answer = turns[-1].is_open and turns[-1].role == "assistant" and len(turns) > 1
+        said = turns[:-1] if has_answer else turns
+        contents = self._contents(said, scene.marks, 0)
+        return [scene.shape(turn, items) for turn, items in zip(said, contents, strict=True)]
+
+    def _contents(self, turns: Sequence[Turn], marks: Marks, index: int) -> list[list[_Item]]:
+        contents: list[list[_Item]] = []
+        for turn in turns:
+            contents.append(self._items(turn, marks, index))
+            index += sum(isinstance(part, ImagePart | VideoPart) for part in turn.parts)
+        return contents
 
     def _items(self, turn: Turn, marks: Marks, index: int) -> list[_Item]:
         """Parts of a turn, neighbouring texts joined; media without placeholder are text."""
@@ -108,36 +198,38 @@ class Conversations:
         return items
 
     def _open(
-        self, turns: Sequence[Turn], contents: list[list[_Item]], marks: Marks
+        self, turns: Sequence[Turn], contents: list[list[_Item]], scene: _Scene
     ) -> list[Piece]:
         """The last turn without its end.
 
         An assistant's turn continues the template's generation prompt word for word, unless the
         template would put more (a blank, say) before a text that does not bring it along.
         """
-        before = self._prompted(turns, contents, marks)
+        marks = scene.marks
+        before = self._prompted(turns, contents, scene)
         last = contents[-1]
         if before is not None and not last:
             return self._pieces(before, contents[:-1], marks)
         end = _Item("text", marks.mark("e"))
         if before is not None:
-            bare = self._cut(turns, [*contents[:-1], [end]], marks)
+            bare = self._cut(turns, [*contents[:-1], [end]], scene)
             lead = bare.removeprefix(before)
             if not bare.startswith(before) or _first_text(last).startswith(lead):
                 return self._pieces(before, contents[:-1], marks) + _verbatim(last)
         ended = [*contents[:-1], _append(last, end)]
-        return self._pieces(self._cut(turns, ended, marks), ended, marks)
+        return self._pieces(self._cut(turns, ended, scene), ended, marks)
 
     def _prompted(
-        self, turns: Sequence[Turn], contents: list[list[_Item]], marks: Marks
+        self, turns: Sequence[Turn], contents: list[list[_Item]], scene: _Scene
     ) -> str | None:
         """Everything before an open assistant turn's text, or None for other roles."""
         if turns[-1].role != "assistant" or len(turns) == 1:
             return None
-        return self._rendered(turns[:-1], contents[:-1], marks, add_generation_prompt=True)
+        return self._rendered(turns[:-1], contents[:-1], scene, add_generation_prompt=True)
 
-    def _cut(self, turns: Sequence[Turn], contents: list[list[_Item]], marks: Marks) -> str:
-        before, found, _ = self._rendered(turns, contents, marks).rpartition(marks.mark("e"))
+    def _cut(self, turns: Sequence[Turn], contents: list[list[_Item]], scene: _Scene) -> str:
+        rendered = self._rendered(turns, contents, scene)
+        before, found, _ = rendered.rpartition(scene.marks.mark("e"))
         if not found:
             raise _left_out(turns[-1].role)
         return before
@@ -146,20 +238,20 @@ class Conversations:
         self,
         turns: Sequence[Turn],
         contents: Sequence[Sequence[_Item]],
-        marks: Marks,
+        scene: _Scene,
         *,
         add_generation_prompt: bool = False,
     ) -> str:
-        shapes = [
-            Shape(turn.role, tuple(item.kind for item in items))
-            for turn, items in zip(turns, contents, strict=True)
-        ]
-        forms = self._forms.choose(shapes)
+        said = list(zip(turns, contents, strict=True))
+        shapes = [scene.shape(turn, items) for turn, items in said]
+        forms = self._forms.choose(shapes, tools=scene.tools)
         messages = [
-            {"role": shape.role, "content": _content(items, form, marks)}
-            for shape, items, form in zip(shapes, contents, forms, strict=True)
+            scene.message(turn, items, form)
+            for (turn, items), form in zip(said, forms, strict=True)
         ]
-        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
+        return self._template.render(
+            messages, add_generation_prompt=add_generation_prompt, tools=scene.tools
+        )
 
     def _pieces(
         self, rendered: str, contents: Sequence[Sequence[_Item]], marks: Marks

@@ -62,11 +62,15 @@ class Detokenizer:
         With `may_stop` False (before `min_new_tokens`) a stop text complete now does not count.
         Changes: the state.
         """
-        if self._match is not None or token_id in self._hidden:
+        if token_id in self._hidden:
             return ""
-        return self._release(
-            self._decoder.decode(self._tokenizer.piece(token_id)), may_stop=may_stop
-        )
+        return self.push_bytes(self._tokenizer.piece(token_id), may_stop=may_stop)
+
+    def push_bytes(self, piece: bytes, *, may_stop: bool = True) -> str:
+        """Like `push`, for text that comes in other portions than tokens. Changes: the state."""
+        if self._match is not None:
+            return ""
+        return self._release(self._decoder.decode(piece), may_stop=may_stop)
 
     def flush(self) -> str:
         """What was held back, at the end of the answer; half a character becomes U+FFFD.

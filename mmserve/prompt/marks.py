@@ -63,7 +63,8 @@ class Marks:
 
     def __init__(self, spellings: Spellings) -> None:
         self._spellings = spellings
-        self._open, self._close = f"\ue000{secrets.token_hex(8)}", "\ue001"
+        # Plain characters, which neither JSON nor Python's way to write a text escapes.
+        self._open, self._close = f"%{secrets.token_hex(8)}", "%"
         self._found = re.compile(f"{self._open}([a-z])([0-9]*){self._close}")
 
     def mark(self, kind: str, number: int = 0) -> str:

@@ -93,6 +93,7 @@ class PromptBuilder:
         namespace: str = "",
         chat_template: str | None = None,
         add_bos: Literal["auto", "never"] = "auto",
+        tools: Sequence[str] = (),
     ) -> Prompt:
         """The prompt of a request.
 
@@ -103,6 +104,7 @@ class PromptBuilder:
             namespace: goes into the prompt as it is.
             chat_template: Jinja text to use instead of the model's own.
             add_bos: "auto" puts the tokenizer's BOS first where it belongs and is not there.
+            tools: definitions for the first conversation, see `Request.tools`.
 
         Returns:
             Token ids with at most one BOS at the beginning, spans in order.
@@ -127,7 +129,8 @@ class PromptBuilder:
             pieces: list[Stretch | Slot | TokensPart]
             if is_turn:
                 turns = [part for part in some if isinstance(part, Turn)]
-                rendered = self._for_turns(chat_template).render(turns, index)
+                rendered = self._for_turns(chat_template).render(turns, index, tools)
+                tools = ()
                 pieces = [*(rendered if assembly.is_empty else self._without_bos(rendered))]
             else:
                 pieces = list(self._bare_pieces(some, index))

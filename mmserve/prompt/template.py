@@ -91,9 +91,13 @@ class ChatTemplate:
             ) from None
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
-        """Text of a conversation.
+        """Text of a conversation; `tools` are definitions in the form of the chat API.
 
         Raises:
             BadRequest: the template refuses the messages (roles out of order, say).
@@ -104,7 +108,7 @@ class ChatTemplate:
             return self._compiled.render(
                 messages=list(messages),
                 add_generation_prompt=add_generation_prompt,
-                tools=None,
+                tools=list(tools) if tools else None,
                 documents=None,
                 **self.special_tokens,
             )

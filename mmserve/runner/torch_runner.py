@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from mmserve.core import ForwardPlan, PlanRow, RunnerFailed, SampledRow, SampledTokens
+from mmserve.core import (
+    ForwardPlan,
+    MmserveError,
+    PlanRow,
+    RowSampling,
+    RunnerFailed,
+    SampledRow,
+    SampledTokens,
+)
 from mmserve.kernels import AttentionBackend, Drawn, sample
 from mmserve.models import Model
 from mmserve.runner.feature_store import FeatureStore
@@ -16,6 +28,8 @@ from mmserve.runner.scores import Score, score_prompt
 from mmserve.runner.step import Layout, StepAttention, lay_out, to_device
 
 __all__ = ["TorchRunner"]
+
+Masks = Mapping[int, NDArray[np.uint32] | MmserveError]
 
 
 class TorchRunner:
@@ -83,10 +97,12 @@ class TorchRunner:
         ends = layout.wanted.cumsum().tolist()
         sampled = [i for i, row in enumerate(plan.rows) if row.sampling is not None]
         drawn: dict[int, Drawn] = {}
+        masks: Masks = {}
         if sampled:
             last = torch.tensor([ends[i] - 1 for i in sampled], device=self._device)
             logits = self._model.decoder.logits(outputs[last])
-            asked = [row.sampling for row in plan.rows if row.sampling is not None]
+            masks = {} if plan.masks is None else plan.masks.fill()
+            asked = _under(masks, plan)
             drawn = dict(zip(sampled, sample(logits, asked), strict=True))
         answers: list[SampledRow] = []
         for i, row in enumerate(plan.rows):
@@ -94,13 +110,31 @@ class TorchRunner:
             if row.logprobs_from is not None:
                 mine = outputs[ends[i] - int(layout.wanted[i]) : ends[i]]
                 scores = score_prompt(row, mine, self._model.decoder)
-            answers.append(_answer(plan.step, row, drawn.get(i, Drawn()), scores))
+            mask = masks.get(i)
+            if isinstance(mask, MmserveError):
+                answers.append(SampledRow(row.sequence_id, error=mask))
+            else:
+                answers.append(_answer(plan.step, row, drawn.get(i, Drawn()), scores))
         return tuple(answers)
 
     def _wait(self) -> None:
         """Let the device finish, so that times are true."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+
+def _under(masks: Masks, plan: ForwardPlan) -> list[RowSampling]:
+    """How rows are to be drawn, with the masks of those that have one. Pure."""
+    asked = []
+    for place, row in enumerate(plan.rows):
+        mask = masks.get(place)
+        if row.sampling is None:
+            continue
+        if mask is None or isinstance(mask, MmserveError):
+            asked.append(row.sampling)
+        else:
+            asked.append(replace(row.sampling, allowed=mask))
+    return asked
 
 
 def _answer(step: int, row: PlanRow, drawn: Drawn, scores: tuple[Score, ...]) -> SampledRow:

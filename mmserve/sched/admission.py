@@ -45,6 +45,7 @@ def make_sequence(
         tokens=GrowingArray(np.ascontiguousarray(prompt.token_ids, dtype=np.int64)),
         keys=GrowingArray(prefix_keys(prompt, interner)),
         next_score=first_score(spec),
+        score_stop=num_prompt,
         num_image=prompt.num_image_tokens,
         num_video=prompt.num_video_tokens,
         end_ids=_end_ids(spec, vocab_size),

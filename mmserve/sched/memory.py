@@ -167,6 +167,27 @@ class KvMemory:
         sequence.node, sequence.depth = nodes[-1], end
         return Pending(nodes, depth)
 
+    def cut(self, sequence: Sequence, num_tokens: int) -> None:
+        """Let go of the KV of all tokens from `num_tokens` on, which others will replace.
+
+        Changes: its slots, node and tokens computed; what the tree holds of them stays there.
+        """
+        num_slots = sequence.slots.size
+        if num_tokens >= num_slots:
+            return
+        node, keep = sequence.node, num_tokens
+        if node is not None and num_tokens < sequence.depth:
+            keep = self._whole(num_tokens)
+            self.pool.give_back(sequence.slots.view(sequence.depth, num_slots))
+            above = self.tree.ancestor(node, keep)
+            self.tree.hold(above)
+            self.tree.unpin(node)
+            sequence.node, sequence.depth = above, keep
+        else:
+            self.pool.give_back(sequence.slots.view(keep, num_slots))
+        sequence.slots.cut(keep)
+        sequence.computed = min(sequence.computed, keep)
+
     # A step has run
 
     def commit(self, sequence: Sequence) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mmserve.core import (
     Broken,
     Finish,
@@ -11,11 +13,12 @@ from mmserve.core import (
     SampledRow,
     SampledTokens,
 )
-from mmserve.sched.choice import accept_token
+from mmserve.sched.choice import accept_token, matcher_error
+from mmserve.sched.jumping import jump_ahead
 from mmserve.sched.roster import Roster
 from mmserve.sched.sequence import Sequence
 from mmserve.sched.step import PlannedRow
-from mmserve.sched.updates import SequenceUpdate, Token
+from mmserve.sched.updates import Growth, SequenceUpdate
 
 __all__ = ["take_failure", "take_results"]
 
@@ -69,20 +72,32 @@ def _commit_row(
     scores = tuple(
         score
         for score in result.prompt_logprobs
-        if sequence.next_score <= score[0] < sequence.num_prompt
+        if sequence.next_score <= score[0] < sequence.score_stop
     )
     if row.logprobs_from is not None:
         num_reported = sequence.computed + (row.next_id is not None)
         sequence.next_score = max(sequence.next_score, num_reported)
+    growth = Growth(scores, _opening(roster, sequence))
+    if sequence.ending is not None:
+        return _towards_end(roster, sequence, growth)
     if not planned.is_last:
-        return roster.news(sequence, scores=scores) if scores else None
+        return roster.news(sequence, growth) if scores or growth.opening else None
     finish = _take_token(roster, sequence, result)
-    token: Token | None = None
     if result.token_id is not None:
-        token = (result.token_id, result.logprob, result.top)
-    if finish is not None:
-        return roster.end(sequence, finish, token=token, scores=scores)
-    return roster.news(sequence, token=token, scores=scores)
+        growth = replace(growth, token=(result.token_id, result.logprob, result.top))
+    if finish is None:
+        return _jump(roster, sequence, growth)
+    return roster.end(sequence, finish, growth)
+
+
+def _opening(roster: Roster, sequence: Sequence) -> tuple[int, ...]:
+    """Tokens that were certain from the start, to be told once the prompt is computed."""
+    opening = sequence.opening
+    if opening is None or sequence.computed < sequence.num_prompt:
+        return ()
+    sequence.opening = None
+    roster.note_jump(sequence, opening)
+    return opening.token_ids
 
 
 def _take_token(roster: Roster, sequence: Sequence, result: SampledRow) -> Finish | None:
@@ -93,8 +108,31 @@ def _take_token(roster: Roster, sequence: Sequence, result: SampledRow) -> Finis
     roster.totals.generated_tokens += 1
     try:
         return accept_token(sequence, result.token_id)
-    except MmserveError as error:
-        return Finish("error", error=error)
+    except Exception as error:  # noqa: BLE001  (one answer's failure must not be its step's)
+        return Finish("error", error=matcher_error(error))
+
+
+def _jump(roster: Roster, sequence: Sequence, growth: Growth) -> SequenceUpdate:
+    """Append what is certain to come after the drawn token; the news with both."""
+    try:
+        jump = jump_ahead(sequence, roster.memory)
+    except Exception as error:  # noqa: BLE001  (as above)
+        return roster.end(sequence, Finish("error", error=matcher_error(error)), growth)
+    if jump is None:
+        return roster.news(sequence, growth)
+    roster.note_jump(sequence, jump)
+    growth = replace(growth, jump=jump)
+    is_scored = sequence.spec.sampling.return_logprobs
+    if sequence.ending is not None and roster.jump_forward and not is_scored:
+        return roster.end(sequence, sequence.ending, growth)
+    return roster.news(sequence, growth)
+
+
+def _towards_end(roster: Roster, sequence: Sequence, growth: Growth) -> SequenceUpdate | None:
+    """News of an answer whose tokens are all known; it ends when the last is all that lacks."""
+    if sequence.ending is not None and sequence.missing <= 1:
+        return roster.end(sequence, sequence.ending, growth)
+    return roster.news(sequence, growth) if growth.scores or growth.opening else None
 
 
 def _fail_rows(

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from mmserve.core import Finish, LedgerBroken, MediaSpan
+from mmserve.core import Finish, Jump, LedgerBroken, MediaSpan
 from mmserve.sched.books.books import Books
 from mmserve.sched.ledgers import Ledgers
 from mmserve.sched.order.line import WaitingLine
 from mmserve.sched.sequence import Sequence
-from mmserve.sched.updates import SchedCounts, SequenceUpdate, Token, Top, Totals, update_of
+from mmserve.sched.updates import (
+    NO_GROWTH,
+    Growth,
+    SchedCounts,
+    SequenceUpdate,
+    Totals,
+    update_of,
+)
 
 __all__ = ["Roster"]
 
@@ -39,6 +46,7 @@ class Roster:
         self.running: dict[int, Sequence] = {}
         self.in_flight: tuple[Sequence, ...] = ()
         """Sequences of the step that is out, ended ones included."""
+        self.jump_forward = ledgers.config.jump_forward
         self.totals = Totals()
         self._clock = clock
 
@@ -75,9 +83,7 @@ class Roster:
         self,
         sequence: Sequence,
         finish: Finish,
-        *,
-        token: Token | None = None,
-        scores: tuple[tuple[int, float, Top], ...] = (),
+        growth: Growth = NO_GROWTH,
     ) -> SequenceUpdate:
         """A sequence's last news. Changes: it lets go of everything, slots in flight apart."""
         sequence.is_ended = True
@@ -95,7 +101,7 @@ class Roster:
         if finish.reason in ("stop", "length"):
             self._ledgers.forecast.note(sequence.num_output, is_cut=finish.reason == "length")
         self.books.note_end(sequence)
-        return self.news(sequence, token=token, scores=scores, finish=finish)
+        return self.news(sequence, growth, finish)
 
     def end_landed(self, sequence: Sequence, finish: Finish) -> SequenceUpdate | None:
         """End a sequence of the step that is back; None if it had ended meanwhile.
@@ -110,13 +116,19 @@ class Roster:
     def news(
         self,
         sequence: Sequence,
-        *,
-        token: Token | None = None,
-        scores: tuple[tuple[int, float, Top], ...] = (),
+        growth: Growth = NO_GROWTH,
         finish: Finish | None = None,
     ) -> SequenceUpdate:
         """An update of a sequence as it stands now. Pure."""
-        return update_of(sequence, self._clock(), token=token, scores=scores, finish=finish)
+        return update_of(sequence, self._clock(), growth, finish)
+
+    def note_jump(self, sequence: Sequence, jump: Jump) -> None:
+        """A jump was taken. Changes: totals, service."""
+        num_tokens = len(jump.token_ids)
+        self.totals.jumps += 1
+        self.totals.replaced_tokens += jump.num_replaced
+        self.totals.forced_tokens += max(0, num_tokens - jump.num_replaced)
+        self._ledgers.fairness.charge(sequence.spec.client, num_tokens)
 
     def lacks(self, sequence: Sequence, digest: bytes) -> bool:
         """Whether tokens of a picture still need its features. Pure."""
@@ -154,6 +166,9 @@ class Roster:
             prompt_tokens_computed=totals.prompt_tokens_computed,
             cached_tokens=totals.cached_tokens,
             generated_tokens=totals.generated_tokens,
+            forced_tokens=totals.forced_tokens,
+            replaced_tokens=totals.replaced_tokens,
+            jumps=totals.jumps,
             encoded_items=totals.encoded_items,
             early_items=self.desk.num_early,
             early_items_used=self.desk.num_early_used,

@@ -25,7 +25,9 @@ from mmserve.sched.admission import make_sequence
 from mmserve.sched.books.books import Books
 from mmserve.sched.books.report import SchedReport
 from mmserve.sched.flight import Flight, record_of
+from mmserve.sched.jumping import open_answer
 from mmserve.sched.ledgers import Ledgers
+from mmserve.sched.masks import step_masks
 from mmserve.sched.media import MediaDesk
 from mmserve.sched.memory import KvMemory
 from mmserve.sched.order.fairness import Fairness
@@ -112,6 +114,7 @@ class Scheduler:
             BadRequest: the prompt is empty, or has a token outside the vocabulary; or there is
                 a priority, and the policy knows none.
             ContextTooLong: prompt and one token of answer fit neither context nor pool.
+            ConstraintRefused: the answer's grammar is too complex at its very start.
             Busy: too many wait already.
 
         Changes: the line; pixels may be wanted.
@@ -131,6 +134,7 @@ class Scheduler:
             vocab_size=self._vocab_size,
             interner=self._interner,
         )
+        open_answer(sequence)
         self._num_arrivals += 1
         self._roster.enter(sequence)
 
@@ -254,6 +258,7 @@ class Scheduler:
             rows=tuple(planned.row for planned in builder.rows),
             encode=tuple(builder.encoding.items.values()),
             drop=self._desk.ledger.take_drops(),
+            masks=step_masks(builder.rows),
         )
         self._flight = Flight(
             plan,

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from mmserve.core import (
     CacheOutcome,
     CacheUse,
+    Finish,
+    Jump,
     Matcher,
     MediaSpan,
     Prompt,
@@ -72,6 +74,12 @@ class GrowingArray:
         """Values of [start, stop), without copying; not to be written."""
         return self._buffer[start : min(stop, self.size)]
 
+    def cut(self, size: int) -> None:
+        """Keep the first `size` values. Changes: the length, not views handed out."""
+        if size < self.size:
+            self._buffer = self._buffer[:size].copy()
+            self.size = size
+
     def append(self, value: int) -> None:
         """Put one value at the end. Changes: the length, not views handed out."""
         if self.size == len(self._buffer):
@@ -122,7 +130,8 @@ class Sequence:
         max_new: tokens the answer may have, fitted to the context and to the pool.
         tokens: token ids of prompt and answer.
         keys: prefix keys of the same.
-        next_score: first prompt position whose log-probability is still to be reported.
+        next_score: first known position whose log-probability is still to be reported.
+        score_stop: where these positions end.
         end_ids: tokens that end the answer.
         atomic: [start, end) of spans that must not be cut.
         depth: tokens whose slots the tree owns; `node` ends there and is pinned.
@@ -133,6 +142,11 @@ class Sequence:
         is_offered: whether it may start now.
         claimed: the ghost on its way that it computes next.
         passes: others that started while it found no slots.
+        num_drawn: tokens of the answer that were drawn, those replaced since included.
+        num_forced: tokens that jumps added to the answer.
+        num_settled: tokens of the answer that no later jump may replace.
+        opening: a jump taken before the first token was drawn, and not yet told.
+        ending: the end that a jump brought; nothing is drawn any more.
         cache: what its prompt tokens found in the cache, of those accounted for; `hits` of
             text, pictures and frames among it.
         num_accounted: prompt tokens whose outcome is noted and whose cost is charged.
@@ -146,6 +160,7 @@ class Sequence:
     tokens: GrowingArray
     keys: GrowingArray
     next_score: int
+    score_stop: int
     num_image: int = 0
     num_video: int = 0
     end_ids: tuple[int, ...] = ()
@@ -161,6 +176,11 @@ class Sequence:
     is_offered: bool = False
     claimed: Node | None = None
     passes: int = 0
+    num_drawn: int = 0
+    num_forced: int = 0
+    num_settled: int = 0
+    opening: Jump | None = None
+    ending: Finish | None = None
     is_ended: bool = False
     admitted_s: float | None = None
     cache: tuple[CacheUse, ...] = ()
@@ -206,7 +226,7 @@ class Sequence:
     def match_limit(self) -> int:
         """Most tokens that may come from the tree; the last one and scored ones may not."""
         limit = self.known - 1
-        if self.next_score < self.num_prompt:
+        if self.next_score < self.score_stop:
             limit = min(limit, self.next_score - 1)
         return max(limit, self.computed)
 
@@ -234,6 +254,7 @@ class Sequence:
             cached_video_tokens=self.hits[2],
             cache=self.cache,
             num_retractions=self.num_retractions,
+            forced_tokens=self.num_forced,
         )
 
 

@@ -24,6 +24,9 @@ from mmserve.sched.sequence import Sequence
 
 __all__ = ["Beside", "Outcome", "PlannedRow", "StepBuilder"]
 
+_MAX_JUMP = 64
+"""Most tokens of an answer that a step computes as if they were its next one."""
+
 
 class Outcome(enum.Enum):
     """What came of the attempt to give a sequence a row."""
@@ -216,7 +219,7 @@ class StepBuilder:
     ) -> int | Outcome:
         """Where budgets end the row, or which of them is spent."""
         num_missing = sequence.known - start
-        is_decode = num_missing == 1 and sequence.num_output > 0
+        is_decode = _is_answer(sequence, start, num_missing)
         num_left = self.num_tokens_left
         if not is_decode:
             num_left = min(num_left, self.num_prompt_left)
@@ -228,9 +231,9 @@ class StepBuilder:
                 return Outcome.SLOTS
         if num_slots <= 0:
             return Outcome.SLOTS
-        num_tokens = min(num_missing, num_left, num_slots)
-        if not is_decode:
-            num_tokens = min(num_tokens, self._ledgers.config.chunk_tokens)
+        num_tokens = min(num_missing, num_left, num_slots, self._ledgers.config.chunk_tokens)
+        if not self._ledgers.config.jump_forward:
+            num_tokens = min(num_tokens, max(1, sequence.num_prompt - start))
         stop = self._to_page(start, start + num_tokens, sequence.known)
         return self._around_atomic(sequence, start, stop, num_slots)
 
@@ -268,7 +271,7 @@ class StepBuilder:
         self._memory.advance(sequence, match)
         pending = self._memory.take(sequence, stop - start)
         self._account(sequence, start, stop, pending)
-        is_scored = sequence.next_score < sequence.num_prompt and stop >= sequence.next_score
+        is_scored = sequence.next_score < sequence.score_stop and stop >= sequence.next_score
         row = PlanRow(
             sequence_id=sequence.sequence_id,
             start=start,
@@ -282,7 +285,7 @@ class StepBuilder:
         )
         self.rows.append(PlannedRow(sequence, row, pending, stop == known, num_cached))
         self.num_tokens_left -= stop - start
-        if start < sequence.num_prompt or stop - start > 1:
+        if not _is_answer(sequence, start, stop - start):
             self._num_prompt_tokens += stop - start
         self._has_prompt_rows |= stop - start > 1
         if stop < known:
@@ -311,3 +314,8 @@ class StepBuilder:
                     fairness.share(node.guests, num_tokens)
             fairness.charge(client, end - first - num_shared)
         sequence.num_accounted = end
+
+
+def _is_answer(sequence: Sequence, start: int, num_tokens: int) -> bool:
+    """Whether a row is part of an answer under way: one token, or a few that were forced."""
+    return start >= sequence.num_prompt and num_tokens <= _MAX_JUMP

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,14 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from mmserve.core import Finish, Output, TokenLogprob
+from mmserve.core import ConstraintRefused, Finish, Output, TokenLogprob
 from mmserve.server.answer import ask, now_s
 from mmserve.server.calls import OpenCall
 from mmserve.server.chat_request import ChatCall, chat_call
 from mmserve.server.drafts import Draft, extras_object, usage_object
 from mmserve.server.events import DONE, event
 from mmserve.server.service import Service, shown_id
+from mmserve.server.tools_calls import AnswerReader, message_of
 from mmserve.server.values import finite, piece_text
 
 __all__ = ["chat_completions"]
@@ -49,25 +51,31 @@ async def chat_completions(service: Service, http: HttpRequest) -> Response:
     chat = chat_call(body, service.caller(http), model, service.file_finder(http))
     form = _Form(shown_id(http, chat.envelope.rid, "chatcmpl-"), now_s(), model.name, chat)
     opened = service.calls.open([chat.request], [form.shown_id])
-    return await ask(
-        http,
-        opened,
-        whole=lambda drafts: JSONResponse(_whole(form, opened, drafts)),
-        events=(lambda news: _chunks(form, opened, news)) if chat.envelope.is_stream else None,
-        shown_id=form.shown_id,
-    )
+    try:
+        return await ask(
+            http,
+            opened,
+            whole=lambda drafts: JSONResponse(_whole(form, opened, drafts)),
+            events=(lambda news: _chunks(form, opened, news))
+            if chat.envelope.is_stream
+            else None,
+            shown_id=form.shown_id,
+        )
+    except ConstraintRefused as error:
+        raise await asyncio.to_thread(chat.refusal, error) from None
 
 
 def _whole(form: _Form, opened: OpenCall, drafts: list[Draft]) -> dict[str, Any]:
     envelope = form.call.envelope
     choices = []
     for index, draft in enumerate(drafts):
-        message = {"role": "assistant", "content": draft.text, "refusal": None}
+        reader = form.call.tools.reader()
+        deltas = [*reader.add(draft.text), *reader.end()]
         choice: dict[str, Any] = {
             "index": index,
-            "message": message,
+            "message": message_of(deltas, is_text=not reader.has_calls),
             "logprobs": _logprobs(form, draft.logprobs),
-            **_ending(draft.finish),
+            **_ending(reader, draft.finish),
         }
         if envelope.return_token_ids:
             choice["token_ids"] = draft.token_ids
@@ -83,18 +91,20 @@ async def _chunks(
     form: _Form, opened: OpenCall, news: AsyncIterator[tuple[int, Output]]
 ) -> AsyncIterator[str]:
     drafts = [Draft() for _ in range(opened.num_sequences)]
+    readers = [form.call.tools.reader() for _ in drafts]
     begun: set[int] = set()
     num_open = len(drafts)
     async for index, output in news:
         drafts[index].add(output)
+        reader = readers[index]
         if index not in begun:
             begun.add(index)
-            yield event(_first_chunk(form, opened, index, is_first=len(begun) == 1))
-        if output.text or _reports(form, output):
-            yield event(_text_chunk(form, index, output))
+            yield event(_first_chunk(form, opened, index, reader, is_first=len(begun) == 1))
+        for chunk in _news_chunks(form, index, output, reader):
+            yield event(chunk)
         if output.finish is not None:
             num_open -= 1
-            chunk = _chunk(form, index, {}, **_ending(output.finish))
+            chunk = _chunk(form, index, {}, **_ending(reader, output.finish))
             if not num_open and not form.call.envelope.include_usage:
                 _with_extras(form, opened, drafts, chunk)
             yield event(chunk)
@@ -120,20 +130,31 @@ def _chunk(form: _Form, index: int, delta: dict[str, Any], **choice: object) -> 
 
 
 def _first_chunk(
-    form: _Form, opened: OpenCall, index: int, *, is_first: bool
+    form: _Form, opened: OpenCall, index: int, reader: AnswerReader, *, is_first: bool
 ) -> dict[str, Any]:
-    chunk = _chunk(form, index, {"role": "assistant", "content": ""})
+    content = None if reader.has_calls else ""
+    chunk = _chunk(form, index, {"role": "assistant", "content": content})
     if is_first and form.call.envelope.return_token_ids:
         chunk["prompt_token_ids"] = list(opened.reports[0].token_ids)
     return chunk
 
 
-def _text_chunk(form: _Form, index: int, output: Output) -> dict[str, Any]:
-    chunk = _chunk(form, index, {"content": output.text})
-    chunk["choices"][0]["logprobs"] = _logprobs(form, output.logprobs)
-    if form.call.envelope.return_token_ids:
-        chunk["choices"][0]["token_ids"] = list(output.token_ids)
-    return chunk
+def _news_chunks(
+    form: _Form, index: int, output: Output, reader: AnswerReader
+) -> Iterator[dict[str, Any]]:
+    """Chunks of one news but its end; the first has its log-probabilities and ids."""
+    deltas = reader.add(output.text)
+    if output.finish is not None:
+        deltas += reader.end()
+    if not deltas and _reports(form, output):
+        deltas = [{} if reader.has_calls else {"content": ""}]
+    for number, delta in enumerate(deltas):
+        chunk = _chunk(form, index, delta)
+        choice = chunk["choices"][0]
+        choice["logprobs"] = _logprobs(form, () if number else output.logprobs)
+        if form.call.envelope.return_token_ids:
+            choice["token_ids"] = [] if number else list(output.token_ids)
+        yield chunk
 
 
 def _reports(form: _Form, output: Output) -> bool:
@@ -152,10 +173,10 @@ def _with_extras(
     return answer
 
 
-def _ending(finish: Finish | None) -> dict[str, Any]:
+def _ending(reader: AnswerReader, finish: Finish | None) -> dict[str, Any]:
     if finish is None:
         return {"finish_reason": None, "matched_stop": None}
-    return {"finish_reason": finish.reason, "matched_stop": finish.matched}
+    return {"finish_reason": reader.reason(finish), "matched_stop": finish.matched}
 
 
 def _logprobs(

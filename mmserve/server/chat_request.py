@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmserve.core import BadRequest, ModelInfo, Request, SamplingParams, Turn
+from mmserve.core import (
+    BadRequest,
+    Constraint,
+    ConstraintRefused,
+    ModelInfo,
+    Request,
+    SamplingParams,
+    Turn,
+)
 from mmserve.server.clients import Caller
 from mmserve.server.envelope import Envelope, take_envelope
 from mmserve.server.fields import Body, boolean, integer
@@ -12,11 +20,13 @@ from mmserve.server.media import FindFile, MediaDefaults, no_file
 from mmserve.server.messages import turns_of
 from mmserve.server.sampling import (
     OPENAI_NAMES,
+    AskedForm,
     build_sampling,
     take_openai_constraint,
     take_sampling,
 )
 from mmserve.server.service import check_model
+from mmserve.server.tools import Tools, take_tools
 
 __all__ = ["ChatCall", "chat_call", "take_max_tokens"]
 
@@ -30,6 +40,12 @@ class ChatCall:
 
     envelope: Envelope
     request: Request
+    tools: Tools
+    form: AskedForm | None = None
+
+    def refusal(self, error: ConstraintRefused) -> ConstraintRefused:
+        """A refused constraint by the name of the field that the client sent. Pure."""
+        return error if self.form is None else self.tools.refusal(error, self.form)
 
 
 def chat_call(
@@ -46,7 +62,9 @@ def chat_call(
     _take_neutral(body)
     media = MediaDefaults.take(body, find)
     turns = body.need("messages", lambda value, name: turns_of(value, name, media))
-    sampling = _chat_sampling(body, model)
+    tools = take_tools(body)
+    form = tools.form(take_openai_constraint(body))
+    sampling = _chat_sampling(body, model, None if form is None else form.constraint)
     body.finish()
     request = Request(
         request_id="",
@@ -55,8 +73,9 @@ def chat_call(
         client=envelope.client,
         cache_salt=envelope.cache_salt,
         priority=envelope.priority,
+        tools=tools.definitions,
     )
-    return ChatCall(envelope, request)
+    return ChatCall(envelope, request, tools, form)
 
 
 def take_max_tokens(body: Body, default: int | None) -> int | None:
@@ -70,7 +89,9 @@ def take_max_tokens(body: Body, default: int | None) -> int | None:
     return default if chosen is None else chosen
 
 
-def _chat_sampling(body: Body, model: ModelInfo) -> SamplingParams:
+def _chat_sampling(
+    body: Body, model: ModelInfo, constraint: Constraint | None
+) -> SamplingParams:
     max_tokens = take_max_tokens(body, None)
     has_logprobs = body.take("logprobs", boolean, default=False)
     top_logprobs = body.take("top_logprobs", _TOP_LOGPROBS, 0)
@@ -81,17 +102,12 @@ def _chat_sampling(body: Body, model: ModelInfo) -> SamplingParams:
         "max_new_tokens": max_tokens,
         "return_logprobs": has_logprobs,
         "top_logprobs": top_logprobs,
-        "constraint": take_openai_constraint(body),
+        "constraint": constraint,
     }
     return build_sampling(values, OPENAI_NAMES, model)
 
 
 def _take_neutral(body: Body) -> None:
-    for field in ("tools", "functions"):
-        body.neutral(field, allowed=([],))
-    for field in ("tool_choice", "function_call"):
-        body.neutral(field, allowed=("none", "auto"))
-    body.neutral("parallel_tool_calls", allowed=(True, False))
     body.neutral("modalities", allowed=(["text"],))
     for field in ("audio", "prediction", "reasoning_effort", "verbosity", "web_search_options"):
         body.neutral(field)

@@ -10,7 +10,7 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from mmserve.core import Output, RawPart, TokenLogprob
+from mmserve.core import ConstraintRefused, Output, RawPart, TokenLogprob
 from mmserve.server.answer import ask, now_s
 from mmserve.server.calls import OpenCall
 from mmserve.server.completions_request import CompletionsCall, completions_call
@@ -63,13 +63,16 @@ async def completions(service: Service, http: HttpRequest) -> Response:
     name = shown_id(http, call.envelope.rid, "cmpl-")
     opened = service.calls.open(call.requests(), [name])
     form = _Form(name, now_s(), service, call, opened)
-    return await ask(
-        http,
-        opened,
-        whole=lambda drafts: JSONResponse(_whole(form, drafts)),
-        events=(lambda news: _chunks(form, news)) if call.envelope.is_stream else None,
-        shown_id=name,
-    )
+    try:
+        return await ask(
+            http,
+            opened,
+            whole=lambda drafts: JSONResponse(_whole(form, drafts)),
+            events=(lambda news: _chunks(form, news)) if call.envelope.is_stream else None,
+            shown_id=name,
+        )
+    except ConstraintRefused as error:
+        raise (error if call.form is None else call.form.refusal(error)) from None
 
 
 def _whole(form: _Form, drafts: list[Draft]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from mmserve.server.envelope import Envelope, take_envelope
 from mmserve.server.fields import Body, boolean, integer, integers, list_of, text, wrong
 from mmserve.server.sampling import (
     OPENAI_NAMES,
+    AskedForm,
     build_sampling,
     take_openai_constraint,
     take_sampling,
@@ -39,6 +40,7 @@ class CompletionsCall:
     prompts: tuple[PromptPart, ...]
     sampling: SamplingParams
     is_echo: bool
+    form: AskedForm | None = None
 
     def requests(self) -> list[Request]:
         """The requests to hand in. Pure."""
@@ -65,18 +67,19 @@ def completions_call(body: Body, caller: Caller, model: ModelInfo) -> Completion
     prompts = body.need("prompt", lambda value, name: prompts_of(value, name, model.vocab_size))
     is_echo = body.take("echo", boolean, default=False)
     top_logprobs = body.take("logprobs", _TOP_LOGPROBS, None)
+    form = take_openai_constraint(body)
     values = take_sampling(body, OPENAI_NAMES) | {
         "max_new_tokens": take_max_tokens(body, _DEFAULT_MAX_TOKENS),
         "return_logprobs": top_logprobs is not None,
         "top_logprobs": top_logprobs or 0,
         "prompt_logprobs_from": 0 if is_echo and top_logprobs is not None else None,
-        "constraint": take_openai_constraint(body),
+        "constraint": None if form is None else form.constraint,
     }
     sampling = build_sampling(values, OPENAI_NAMES, model)
     body.neutral("best_of", allowed=(sampling.n,))
     body.neutral("suffix", allowed=("",))
     body.finish()
-    return CompletionsCall(envelope, prompts, sampling, is_echo)
+    return CompletionsCall(envelope, prompts, sampling, is_echo, form)
 
 
 def prompts_of(value: object, name: str, vocab_size: int) -> tuple[PromptPart, ...]:

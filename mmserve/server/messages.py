@@ -1,7 +1,11 @@
-"""OpenAI messages as turns: text, pictures and clips stand where the client put them."""
+"""OpenAI messages as turns: text, pictures and clips stand where the client put them.
+
+Calls of tools stand in the assistant's turn, and each tool's turn names the call it answers.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from mmserve.core import (
@@ -10,17 +14,25 @@ from mmserve.core import (
     ImagePart,
     RawPart,
     TextPart,
+    ToolCall,
     Turn,
     UrlSource,
     VideoPart,
 )
-from mmserve.server.fields import Body, anything, list_of, text, word, wrong
+from mmserve.server.fields import Body, anything, integer, list_of, text, word, wrong
 from mmserve.server.media import MediaDefaults, address, clip_item, picture_item
+from mmserve.server.tools import check_depth, tool_name
 
 __all__ = ["turns_of"]
 
 ContentPart = TextPart | RawPart | ImagePart | VideoPart
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 _LOW_DETAIL_PIXELS = 512 * 512
 
 
@@ -32,6 +44,7 @@ def turns_of(value: object, name: str, defaults: MediaDefaults) -> tuple[Turn, .
     turns = list_of(lambda item, where: _turn(item, where, defaults))(value, name)
     if not turns:
         raise wrong(name, [], "a list of at least one message")
+    _check_results(turns, name)
     return turns
 
 
@@ -39,13 +52,60 @@ def _turn(value: object, name: str, defaults: MediaDefaults) -> Turn:
     body = Body(value, name)
     role = body.need("role", word(*_ROLES))
     parts = body.take("content", lambda item, where: _content(item, where, defaults), ())
+    calls: tuple[ToolCall, ...] = ()
     if role == "assistant":
-        for field in ("refusal", "audio", "function_call", "annotations", "reasoning_content"):
+        for field in ("refusal", "audio", "annotations", "reasoning_content"):
             body.neutral(field, allowed=([],))
-        body.neutral("tool_calls", allowed=([],))
+        body.take("function_call", _refuse_older, None)
+        body.take("parsed", anything, None)  # the openai client sends back what it parsed
+        calls = body.take("tool_calls", list_of(_tool_call), ())
+    call_id = body.need("tool_call_id", text) if role == "tool" else ""
     body.neutral("name")
     body.finish()
-    return Turn(_ROLES[role], parts)
+    return Turn(_ROLES[role], parts, tool_calls=calls, tool_call_id=call_id)
+
+
+def _refuse_older(_value: object, name: str) -> None:
+    message = f"{name} is the older form of tool_calls, and is not served"
+    raise BadRequest(message, field=name, reason="unsupported", hint="send tool_calls")
+
+
+def _tool_call(value: object, name: str) -> ToolCall:
+    body = Body(value, name)
+    call_id = body.need("id", text)
+    body.take("type", word("function"), None)
+    body.take("index", integer(0, 2**31), None)  # streams number their calls
+    function = Body(body.need("function", anything), body.name("function"))
+    called = function.need("name", tool_name)
+    arguments = function.take("arguments", _arguments, "{}")
+    function.take("parsed_arguments", anything, None)
+    function.finish()
+    body.finish()
+    return ToolCall(call_id, called, arguments)
+
+
+def _arguments(value: object, name: str) -> str:
+    """A JSON object as text; nothing at all is an empty one."""
+    words = text(value, name)
+    try:
+        found = json.loads(words or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise wrong(name, value, "a JSON object as text")
+    check_depth(found, name)
+    return words
+
+
+def _check_results(turns: tuple[Turn, ...], name: str) -> None:
+    """Every result answers a call of an earlier turn."""
+    known: set[str] = set()
+    for number, turn in enumerate(turns):
+        if turn.role == "tool" and turn.tool_call_id not in known:
+            field = f"{name}[{number}].tool_call_id"
+            message = f"{field} is the id of no call in an earlier assistant message"
+            raise BadRequest(message, field=field, reason="unknown")
+        known.update(call.call_id for call in turn.tool_calls)
 
 
 def _content(value: object, name: str, defaults: MediaDefaults) -> tuple[ContentPart, ...]:

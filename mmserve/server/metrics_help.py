@@ -34,6 +34,21 @@ HELP: Mapping[str, str] = {
     "media_decodes_total": "Pictures decoded, and passes over clips.",
     "media_preprocesses_total": "Pictures and frames resized and normalised for the model.",
     "media_prepared_total": "Pictures and clips fetched and identified because of a hint.",
+    "grammars": "Compiled grammars kept now.",
+    "grammar_bytes": "Bytes of compiled grammars kept now, by estimate.",
+    "grammar_waiting": "Requests that wait for their grammar now; they hold nothing else.",
+    "grammars_compiled_total": "Grammars compiled.",
+    "grammar_hits_total": (
+        "Requests that found their grammar compiled, or being compiled for another request."
+    ),
+    "grammar_compile_ms_total": (
+        "Milliseconds that workers spent on grammars, those refused included."
+    ),
+    "grammar_refusals_total": (
+        "Requests refused for their grammar. invalid: it cannot be enforced; too_large: its"
+        " text is over the limit; timeout: it was not compiled in time; busy: too many others"
+        " waited; broken: the compiler failed."
+    ),
     "sched_info": "Always 1; the labels are the scheduler's settings.",
     "recent_prompt_tokens": "Prompt tokens of the latest requests, a window of at most 256.",
     "recent_hit_tokens": "Of recent_prompt_tokens, those that were hits.",

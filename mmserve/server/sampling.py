@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 from mmserve.core import (
     BadRequest,
     Constraint,
     ConstraintKind,
+    ConstraintRefused,
     ModelInfo,
     SamplingParams,
     check_sampling,
@@ -37,6 +38,7 @@ from mmserve.server.fields import (
 __all__ = [
     "NATIVE_NAMES",
     "OPENAI_NAMES",
+    "AskedForm",
     "build_sampling",
     "take_json_schema",
     "take_openai_constraint",
@@ -140,12 +142,13 @@ def take_json_schema(value: object, name: str) -> str:
 
 
 def take_text_constraint(body: Body) -> Constraint | None:
-    """The constraint among `regex`, `json_schema`, `ebnf`, where "" counts as absent.
+    """The one of `regex`, `choices`, `json_schema`, `ebnf` that is given; "" counts as absent.
 
     Changes: the fields count as known. Raises BadRequest for two at once.
     """
     values: dict[ConstraintKind, str] = {
         "regex": body.take("regex", text, ""),
+        "choices": body.take("choices", _choices, ""),
         "json_schema": body.take("json_schema", take_json_schema, ""),
         "ebnf": body.take("ebnf", text, ""),
     }
@@ -154,7 +157,24 @@ def take_text_constraint(body: Body) -> Constraint | None:
     )
 
 
-def take_openai_constraint(body: Body) -> Constraint | None:
+@dataclass(frozen=True, slots=True)
+class AskedForm:
+    """A constraint and the field that it came from.
+
+    `sent` is the schema that the client sent, if the constraint is one made from it.
+    """
+
+    field: str
+    constraint: Constraint
+    sent: str = ""
+
+    def refusal(self, error: ConstraintRefused) -> ConstraintRefused:
+        """The engine's refusal by the name of the field. Pure."""
+        fields = {**error.fields, "field": self.field}
+        return ConstraintRefused(error.message, hint=error.hint, **fields)
+
+
+def take_openai_constraint(body: Body) -> AskedForm | None:
     """The constraint among `response_format`, `regex`, `choices`, `ebnf`, `json_schema`.
 
     Changes: the fields count as known. Raises BadRequest for two at once.
@@ -173,7 +193,8 @@ def take_openai_constraint(body: Body) -> Constraint | None:
         value = body.take(kind, reader, None)
         if value is not None:
             found[kind] = Constraint(kind, value)
-    return _only(body, found)
+    constraint = _only(body, found)
+    return None if constraint is None else AskedForm(body.name(next(iter(found))), constraint)
 
 
 def _choices(value: object, name: str) -> str:
@@ -186,7 +207,7 @@ def _choices(value: object, name: str) -> str:
 def _only(body: Body, found: Mapping[str, Constraint]) -> Constraint | None:
     names = list(found)
     if len(names) > 1:
-        message = f"{names[0]} and {names[1]} are given, one answer takes one constraint"
+        message = f"{' and '.join(names)} are given, one answer takes one constraint"
         raise BadRequest(message, field=body.name(names[1]), reason="conflict")
     return found[names[0]] if names else None
 

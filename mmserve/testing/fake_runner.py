@@ -8,6 +8,7 @@ missing picture, or KV that was overwritten gives a wrong answer, as with a real
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from mmserve.core import (
     ForwardPlan,
     LedgerBroken,
+    MmserveError,
     PlanRow,
     RowSampling,
     SampledRow,
@@ -87,7 +89,8 @@ class FakeRunner:
         self.num_steps += 1
         self.num_rows += len(plan.rows)
         self.num_tokens += plan.num_tokens
-        rows = tuple(self._answer(row) for row in plan.rows)
+        masks = {} if plan.masks is None else plan.masks.fill()
+        rows = tuple(self._answer(row, masks.get(place)) for place, row in enumerate(plan.rows))
         encode_ms = float(len(plan.encode))
         return SampledTokens(plan.step, rows, encode_ms=encode_ms, forward_ms=1.0)
 
@@ -125,8 +128,12 @@ class FakeRunner:
         self._words[slots] = _mix(contents ^ _mix(~positions))
         self._token_ids[slots] = row.token_ids
 
-    def _answer(self, row: PlanRow) -> SampledRow:
+    def _answer(
+        self, row: PlanRow, mask: NDArray[np.uint32] | MmserveError | None
+    ) -> SampledRow:
         error = self.row_errors.get(row.sequence_id)
+        if isinstance(mask, MmserveError):
+            error, mask = error or mask, None
         if error is not None:
             return SampledRow(row.sequence_id, error=error)
         places = np.arange(len(row.slots), dtype=np.uint64)
@@ -134,7 +141,8 @@ class FakeRunner:
         scores = self._scores(row, prefixes)
         if row.sampling is None:
             return SampledRow(row.sequence_id, prompt_logprobs=scores)
-        token_id = self._draw(row, row.sampling, prefixes[-1])
+        sampling = replace(row.sampling, allowed=mask)
+        token_id = self._draw(row, sampling, prefixes[-1])
         logprob = _logprob(prefixes[-1], token_id)
         top = self._top(prefixes[-1], row.sampling.params.top_logprobs)
         return SampledRow(row.sequence_id, token_id, logprob, top, scores)

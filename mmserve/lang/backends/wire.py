@@ -40,6 +40,7 @@ _SAME = (
     "ignore_eos",
     "skip_special_tokens",
     "no_stop_trim",
+    "heal_prompt",
 )
 
 

@@ -78,6 +78,7 @@ def test_null_is_the_same_as_absent():
     ("kind", "value", "expected"),
     [
         ("choices", ["yes", "né"], Constraint("choices", '["yes", "né"]')),
+        ("ebnf", 'root ::= "a"', Constraint("ebnf", 'root ::= "a"')),
         ("json_schema", {"type": "null"}, Constraint("json_schema", '{"type": "null"}')),
     ],
 )

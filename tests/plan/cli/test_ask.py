@@ -126,10 +126,20 @@ def test_a_schema_may_be_a_file(tmp_path):
     assert found == Constraint("json_schema", '{"type": "object"}')
 
 
+def test_a_grammar_may_be_a_file(tmp_path):
+    """What defines no rule is a file's name."""
+    path = tmp_path / "answer.gbnf"
+    path.write_text('root ::= "a"\n')
+    found = read_constraint(AnswerForm(ebnf=str(path)))
+    assert found == read_constraint(AnswerForm(ebnf='root ::= "a"\n'))
+    assert found == Constraint("ebnf", 'root ::= "a"\n')
+
+
 @pytest.mark.parametrize(
     ("form", "text"),
     [
         (AnswerForm(regex="a", choices="b"), "--regex and --choices are both given"),
+        (AnswerForm(json_schema="{}", ebnf="b"), "--json-schema and --ebnf are both given"),
         (AnswerForm(json_schema="{"), "--json-schema is not JSON"),
     ],
 )

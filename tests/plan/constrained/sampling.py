@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import random
+from pathlib import Path
 
 from plan.prompt.vocabularies import NAMED, byte_level
 
+import mmserve
 from mmserve.constrained import GrammarCompiler
 from mmserve.core import Constraint
-from mmserve.prompt import Tokenizer
+from mmserve.prompt import Tokenizer, load_tokenizer
 from mmserve.testing.byte_tokenizer import byte_tokenizer
 
 PADDING = 37
@@ -18,10 +20,12 @@ PADDING = 37
 
 @functools.cache
 def tokenizer(name="merges"):
-    """A byte vocabulary, or one with merges so that tokens cross the grammar's borders."""
-    return (
-        byte_tokenizer() if name == "bytes" else Tokenizer(byte_level(), special_tokens=NAMED)
-    )
+    """A byte vocabulary, one with a few merges, or that of an embedded model."""
+    if name == "bytes":
+        return byte_tokenizer()
+    if name == "merges":
+        return Tokenizer(byte_level(), special_tokens=NAMED)
+    return load_tokenizer(Path(mmserve.__file__).parent / "assets" / name)
 
 
 @functools.cache
@@ -55,10 +59,8 @@ def draw(matcher, seed=0, *, max_tokens=200, favour=None, name="merges", jump=Tr
     tokens = tokenizer(name)
     content: list[int] = []
     while len(content) < max_tokens:
-        forced = matcher.forced_tokens() if jump and rng.random() < 0.5 else ()
-        for token_id in forced:
-            matcher.accept(token_id)
-        content += forced
+        if jump and rng.random() < 0.5:
+            take_jump(matcher, content)
         ids = allowed_ids(matcher)
         if favour is not None:
             ids = [one for one in ids if favour(tokens.piece(one))] or ids
@@ -68,3 +70,16 @@ def draw(matcher, seed=0, *, max_tokens=200, favour=None, name="merges", jump=Tr
         matcher.accept(token_id)
         content.append(token_id)
     return tokens.decode(content), False
+
+
+def take_jump(matcher, content):
+    """Take the jump there is, in the matcher and the tokens; None if there is none."""
+    jump = matcher.jump()
+    if jump is None:
+        return None
+    matcher.rollback(jump.num_replaced)
+    del content[len(content) - jump.num_replaced :]
+    for token_id in jump.token_ids:
+        matcher.accept(token_id)
+    content += jump.token_ids
+    return jump

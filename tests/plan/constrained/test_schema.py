@@ -161,12 +161,13 @@ def test_other_letters_are_not_escaped():
         ({"anyOf": []}, "anyOf"),
         ({"required": "a"}, "required"),
         ({"$ref": "http://x/y"}, "$ref"),
-        ({"not": {}}, "not"),
-        ({"if": {}}, "if"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
-        ({"type": "array", "items": [{}]}, "items"),
-        ({"additionalItems": False}, "additionalItems"),
-        ({"x-guidance": {"lenient": True}}, "x-guidance"),
+        ({"type": "number", "multipleOf": 0.01}, "multipleOf"),
+        ({"items": [5]}, "0"),
+        ({"items": [{}], "additionalItems": 5}, "additionalItems"),
+        ({"divisibleBy": 2}, "divisibleBy"),
+        ({"required": True}, "required"),
+        ({"dependencies": {"a": 5}}, "a"),
         ({"$defs": {"a": {"type": "objekt"}}}, "type"),
         ({"maximum": 1e999}, "Infinity"),
     ],
@@ -185,11 +186,17 @@ def test_broken_keyword_is_named(schema, keyword):
         '"',
         {"$ref": "#/nope"},
         {"type": "integer", "minimum": 5, "maximum": 3},
-        {"type": "array", "contains": {"type": "integer"}},
+        {"not": {}},
+        {"type": "string", "not": {"pattern": "^a"}},
+        {"oneOf": [{"pattern": "^a"}, {"pattern": "b$"}]},
+        {"type": "object", "minProperties": 2},
+        {"patternProperties": {"^a": {}, "b$": {"type": "null"}}, "type": "object"},
         {"oneOf": [{"type": "number"}, {"type": "integer"}]},
         {"type": "string", "pattern": "["},
         {"type": "string", "pattern": "(?=a)"},
-        {"type": "string", "format": "no-such-format"},
+        {"type": "string", "minLength": 10**9},
+        {"type": "integer", "multipleOf": 999_983},
+        {"type": "integer", "minimum": 10**17},
         {
             "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
             "$ref": "#/$defs/a",
@@ -200,7 +207,6 @@ def test_broken_keyword_is_named(schema, keyword):
         {"anyOf": [{"$ref": "#"}, {"allOf": [{"$ref": "#/anyOf/0"}]}]},
         r'{"enum": ["\ud83d"]}',
         "[" * 100_000,
-        json.dumps({"type": "string", "maxLength": 10**12}),
     ],
 )
 def test_unenforceable_is_refused_at_once(schema):
@@ -271,6 +277,6 @@ def test_long_numbers_that_must_be_are_written():
     schema = {"type": "number", "const": 1.23456789e-25}
     text, is_end = draw(matcher("json_schema", schema))
     assert (json.loads(text), is_end) == (1.23456789e-25, True)
-    for inexact in ({"const": 10**30}, {"enum": [[10**30]]}, {"minimum": 2**53 + 1}):
+    for inexact in ({"const": 10**30}, {"enum": [[10**30]]}, {"const": 1e30}):
         with pytest.raises(ConstraintRefused):
             matcher("json_schema", inexact)

@@ -11,6 +11,7 @@ from mmserve.core import (
     Broken,
     Finish,
     ForwardPlan,
+    Jump,
     MediaSpan,
     Prompt,
     RunnerFailed,
@@ -54,6 +55,26 @@ class Answer:
     scores: list[tuple] = field(default_factory=list)
     finish: Finish | None = None
     last: SequenceUpdate | None = None
+    num_settled: int = 0
+
+    def grow(self, update: SequenceUpdate) -> None:
+        """Take in what an update adds, in order; what a jump settled is never replaced."""
+        self._append(update.opening, 0)
+        for position, logprob, _ in update.forced_logprobs:
+            self.logprobs[position] = logprob
+        if update.token_id is not None:
+            self.tokens.append(update.token_id)
+            self.logprobs.append(update.logprob)
+        if update.jump is not None:
+            self._append(update.jump.token_ids, update.jump.num_replaced)
+
+    def _append(self, token_ids, num_replaced) -> None:
+        first = len(self.tokens) - num_replaced
+        assert first >= self.num_settled
+        self.tokens[first:] = token_ids
+        self.logprobs[first:] = [None] * len(token_ids)
+        if token_ids:
+            self.num_settled = len(self.tokens)
 
 
 class HandClock:
@@ -111,9 +132,7 @@ class Driver:
         for update in updates:
             answer = self.answers[update.sequence_id]
             assert answer.finish is None
-            if update.token_id is not None:
-                answer.tokens.append(update.token_id)
-                answer.logprobs.append(update.logprob)
+            answer.grow(update)
             answer.scores.extend(update.prompt_logprobs)
             answer.finish, answer.last = update.finish, update
 
@@ -202,9 +221,14 @@ class ListMatcher:
         """Some tokens back."""
         del self.accepted[len(self.accepted) - num_tokens :]
 
-    def forced_tokens(self) -> tuple[int, ...]:
-        """None are known."""
-        return ()
+    def jump(self, num_settled=0, most=None):
+        """Tokens of the positions from here on that allow only one."""
+        position = len(self.accepted)
+        ahead = itertools.takewhile(lambda choice: len(choice) == 1, self.choices[position:])
+        forced = tuple(choice[0] for choice in ahead)
+        kept = forced[:most]
+        is_end = len(kept) == len(forced) and position + len(forced) == len(self.choices)
+        return Jump(0, kept, is_end) if kept else None
 
     def fork(self):
         """A copy."""

@@ -108,13 +108,15 @@ def test_the_prompt_goes_along_only_for_the_repetition_penalty():
 
 
 def test_a_grammar_masks_the_row():
-    """The mask of a sequence's own grammar is in its row and nobody else's."""
+    """The mask of a sequence's own grammar is for its row and nobody else's."""
     driver = Driver()
-    driver.add(prompt([1]), matcher=ListMatcher([40], [41, 42]))
     driver.add(prompt([2]))
-    first, second = driver.plan().rows
-    assert first.sampling.allowed.tolist() == [0, 1 << 8, 0, 0]
-    assert second.sampling.allowed is None
+    driver.add(prompt([1]), matcher=ListMatcher([40, 41], [41, 42]))
+    plan = driver.plan()
+    assert [row.sampling.allowed for row in plan.rows] == [None, None]
+    assert {place: mask.tolist() for place, mask in plan.masks.fill().items()} == {
+        1: [0, 3 << 8, 0, 0]
+    }
 
 
 def test_end_tokens_are_banned_until_enough_tokens():

@@ -93,7 +93,8 @@ def test_fields_without_effect_pass_at_their_neutral_value(site) -> None:
     [
         ({"tempature": 1}, "tempature"),
         ({"store": True}, "store"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"function_call": {"name": "f"}}, "function_call"),
         ({"n": 0}, "n"),
         ({"n": 9223372036854775807}, "n"),
         ({"max_tokens": -1}, "max_tokens"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmserve.core import BadRequest, ImagePart, TextPart, Turn, UrlSource, VideoPart
+from mmserve.core import BadRequest, ImagePart, TextPart, ToolCall, Turn, UrlSource, VideoPart
 from mmserve.server.media import MediaDefaults
 from mmserve.server.messages import turns_of
 
@@ -89,13 +89,39 @@ def test_our_own_answers_can_be_sent_back() -> None:
     assert turns({**answer, "annotations": []}) == (Turn("assistant", (TextPart("x"),)),)
 
 
+def called(**function: object) -> dict:
+    """An assistant's message that only calls."""
+    whole = {"name": "f", "arguments": '{"a": 1}', **function}
+    call = {"id": "call_1", "type": "function", "function": whole}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def test_calls_and_their_results() -> None:
+    """A call keeps id, name and arguments; a result may have pictures and names its call."""
+    result = [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": B}}]
+    found = turns(called(), {"role": "tool", "tool_call_id": "call_1", "content": result})
+    assert found == (
+        Turn("assistant", (), tool_calls=(ToolCall("call_1", "f", '{"a": 1}'),)),
+        Turn("tool", (TextPart("x"), ImagePart(UrlSource(B))), tool_call_id="call_1"),
+    )
+
+
+@pytest.mark.parametrize("arguments", ["", None, "{}"])
+def test_a_call_may_have_no_arguments(arguments: str | None) -> None:
+    """Nothing is an empty object."""
+    (call,) = turns(called(arguments=arguments))[0].tool_calls
+    assert call.arguments in ("", "{}")
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
         ([], "messages"),
         (["x"], "messages[0]"),
         ([{"content": "x"}], "messages[0].role"),
-        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([{"role": "function", "content": "x"}], "messages[0].role"),
+        ([{"role": "tool", "content": "x"}], "messages[0].tool_call_id"),
+        ([{"role": "tool", "tool_call_id": "c"}], "messages[0].tool_call_id"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "user", "content": ["x"]}], "messages[0].content[0]"),
         ([{"role": "user", "content": [{"text": "x"}]}], "messages[0].content[0].type"),
@@ -103,7 +129,17 @@ def test_our_own_answers_can_be_sent_back() -> None:
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": "x", "name": "bob"}], "messages[0].name"),
         ([{"role": "user", "content": "x", "tone": 1}], "messages[0].tone"),
-        ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls[0].id"),
+        ([{"role": "assistant", "function_call": {}}], "messages[0].function_call"),
+        ([called(name="a b")], "messages[0].tool_calls[0].function.name"),
+        ([called(arguments="[]")], "messages[0].tool_calls[0].function.arguments"),
+        ([called(arguments="{")], "messages[0].tool_calls[0].function.arguments"),
+        (
+            [called(arguments='{"a":' * 200 + "1" + "}" * 200)],
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        ([called(arguments={})], "messages[0].tool_calls[0].function.arguments"),
+        ([called(tone="x")], "messages[0].tool_calls[0].function.tone"),
     ],
 )
 def test_refusals_name_the_place(messages: list, param: str) -> None:

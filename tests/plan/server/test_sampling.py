@@ -99,10 +99,12 @@ def test_stop_is_a_text_or_several() -> None:
     ],
 )
 def test_constraints_are_read(given: dict, want: Constraint | None) -> None:
-    """Each way to constrain an answer gives its constraint."""
+    """Each way to constrain an answer gives its constraint, and the field it came from."""
     body = Body(given)
-    assert take_openai_constraint(body) == want
+    asked = take_openai_constraint(body)
     body.finish()
+    assert (asked and asked.constraint) == want
+    assert asked is None or asked.field in given
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,8 @@ def test_constraints_are_read(given: dict, want: Constraint | None) -> None:
         {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
         {"response_format": {"type": "json_schema", "json_schema": {"schema": ""}}},
         {"response_format": {"type": "json_object", "json_schema": {"schema": {}}}},
+        {"response_format": {"type": "json_object", "tone": 1}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "x": 1}}},
         {"response_format": "json_object"},
     ],
 )
@@ -133,3 +137,12 @@ def test_native_constraints_may_be_empty() -> None:
     body = Body({"regex": "", "ebnf": "", "json_schema": '{"type": "null"}'})
     assert take_text_constraint(body) == Constraint("json_schema", '{"type": "null"}')
     assert take_text_constraint(Body({"regex": ""})) is None
+
+
+def test_native_choices_are_a_constraint() -> None:
+    """Options as a list; with another constraint they are two at once, both named."""
+    body = Body({"choices": ["é", "b"]}, "sampling_params")
+    assert take_text_constraint(body) == Constraint("choices", '["é", "b"]')
+    with pytest.raises(BadRequest, match="regex and choices") as caught:
+        take_text_constraint(Body({"choices": ["a"], "regex": "b"}, "sampling_params"))
+    assert caught.value.param == "sampling_params.choices"

@@ -1,0 +1,12 @@
+"""What a JSON Schema may say: read whole, brought to one plain form, or refused with a reason.
+
+    text --document--> places --expand--> facts --graph--> nodes --write--> plain schema
+
+`facts` are the alternatives of one place: what a value of each type must satisfy. `graph` joins
+the places that one value must satisfy at once, and drops what no value that ends can satisfy.
+The plain schema says the same, or less, in the few words that llguidance enforces.
+"""
+
+from mmserve.constrained.schemas.reader import JSON_OPTIONS, read_schema
+
+__all__ = ["JSON_OPTIONS", "read_schema"]
