@@ -12,6 +12,12 @@ import typer
 
 from mmserve.batch.replies import error_of
 from mmserve.cli import console
+from mmserve.cli.constrained import (
+    CONSTRAINED,
+    ConstrainedFlags,
+    check_unused,
+    draw_constrained,
+)
 from mmserve.cli.engines import opener_of
 from mmserve.cli.flags import MODEL, FlagGroup, Settings, with_settings
 from mmserve.cli.samples import load_samples, sample_request
@@ -37,6 +43,7 @@ class Room(Enum):
 
     RADIX = "radix"
     SCHED = "sched"
+    CONSTRAINED = "constrained"
 
 
 def _flag(doc: str) -> Any:  # noqa: ANN401
@@ -52,33 +59,53 @@ class ShowFlags:
     svg: str | None = _flag("draw for a browser: write an SVG file here, or - for stdout")
 
 
-@with_settings((FlagGroup(ShowFlags, "Drawing"), *MODEL))
+@with_settings((FlagGroup(ShowFlags, "Drawing"), *CONSTRAINED, *MODEL))
 def show(
     ctx: typer.Context,
-    room: Annotated[Room, typer.Argument(help="radix: what is cached; sched: who ran when.")],
+    room: Annotated[
+        Room,
+        typer.Argument(
+            help="radix: what is cached; sched: who ran when; constrained: an automaton and "
+            "the steps of an answer, or a server's grammars."
+        ),
+    ],
     *,
     settings: Settings,
 ) -> None:
     """Draw what a part of the engine holds: of a server, or of a small example.
 
     In the example ten questions about the sample media are asked at once, and the drawing is
-    made after the last answer. Examples: mmserve show radix; mmserve show sched --svg
-    steps.svg; mmserve show sched --url http://127.0.0.1:30000
+    made after the last answer; for constrained it is one answer of one form. Examples: mmserve
+    show radix; mmserve show sched --svg steps.svg; mmserve show sched --url
+    http://127.0.0.1:30000; mmserve show constrained --regex "(yes|no), because .{1,40}"
     """
     flags, config = settings.of(ShowFlags), settings.engine()
+    is_json = settings.of(ConstrainedFlags).json
     form: Form = "text" if flags.svg is None else "svg"
-    if flags.url is None:
-        drawing = _draw_example(ctx, config, room.value, form)
-    elif config != EngineConfig():
-        message = "--url is given, and flags of an engine"
-        raise BadRequest(message, field="url", reason="several", hint="give one of them")
+    if room is not Room.CONSTRAINED or flags.url is not None:
+        check_unused(settings)
+    if is_json and form == "svg":
+        message = "--json and --svg are both given"
+        raise BadRequest(message, field="json", reason="several", hint="give one of them")
+    if flags.url is not None:
+        drawing = _draw_server(flags, config, room.value, form)
+    elif room is Room.CONSTRAINED:
+        with opener_of(ctx)(config) as client:
+            drawing = draw_constrained(client, settings, "json" if is_json else form)
     else:
-        drawing = _fetch(flags.url, flags.api_key, room.value, form)
+        drawing = _draw_example(ctx, config, room.value, form)
     if flags.svg is None or flags.svg == "-":
         console.say(drawing.rstrip("\n"))
     else:
         Path(flags.svg).write_text(drawing, encoding="utf-8")
         console.note(f"{flags.svg} is written, a browser shows it")
+
+
+def _draw_server(flags: ShowFlags, config: EngineConfig, room: str, form: Form) -> str:
+    if config != EngineConfig():
+        message = "--url is given, and flags of an engine"
+        raise BadRequest(message, field="url", reason="several", hint="give one of them")
+    return _fetch(flags.url or "", flags.api_key, room, form)
 
 
 def _draw_example(ctx: typer.Context, config: EngineConfig, room: str, form: Form) -> str:

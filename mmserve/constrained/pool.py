@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from time import monotonic, perf_counter
 from typing import Literal, Protocol
 
+from mmserve.constrained.kept import KeptGrammar
 from mmserve.constrained.refusals import (
     RecentRefusals,
     closed,
@@ -67,6 +68,10 @@ class Compiler(Protocol):
     @property
     def num_entries(self) -> int:
         """Compiled grammars kept."""
+        ...
+
+    def kept(self) -> tuple[KeptGrammar, ...]:
+        """The compiled grammars kept, the one used last first."""
         ...
 
 
@@ -187,6 +192,10 @@ class CompilePool:
                 num_kept=self._compiler.num_entries,
                 kept_bytes=self._compiler.used_bytes,
             )
+
+    def kept(self) -> tuple[KeptGrammar, ...]:
+        """The compiled grammars kept, the one used last first. Pure."""
+        return self._compiler.kept()
 
     def close(self) -> None:
         """Refuse all that wait; grammars that were begun end by themselves. Idempotent."""

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from mmserve.constrained import NewMatcher
+from mmserve.constrained.show import draw_kept
 from mmserve.core import (
     Aborted,
     Broken,
@@ -200,6 +201,8 @@ class Engine:
 
     def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
         """A room's state for people to look at; see `core.ports.Client`."""
+        if room == "constrained":
+            return draw_kept(self._parts.grammars.kept(), self._parts.grammars.counts(), form)
         scheduler = self._parts.scheduler
         answer: str = self._loop.call(lambda: scheduler.drawing(room, form)).result()
         return answer

@@ -69,6 +69,9 @@ def usage_object(drafts: Sequence[Draft], num_samples: int) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
+        "completion_tokens_details": {
+            "forced_tokens": sum(usage.forced_tokens for group in groups for usage in group)
+        },
         "prompt_tokens_details": {
             "cached_tokens": sum(min(u.cached_tokens for u in group) for group in groups),
             "image_tokens": sum(group[0].image_tokens for group in groups),

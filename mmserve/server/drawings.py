@@ -1,4 +1,4 @@
-"""Routes that draw what a room of the engine holds: its tree of prefixes, its last steps."""
+"""Routes that draw what the engine holds: its tree of prefixes, last steps, and grammars."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from mmserve.core import BadRequest
 from mmserve.server.fields import shown
 from mmserve.server.service import Service
 
-__all__ = ["show_radix", "show_sched"]
+__all__ = ["show_constrained", "show_radix", "show_sched"]
 
 _HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'none'"}
+
+
+async def show_constrained(service: Service, http: HttpRequest) -> Response:
+    """The compiled grammars that are kept, as `format` says: text or svg."""
+    return await _show(service, http, "constrained")
 
 
 async def show_radix(service: Service, http: HttpRequest) -> Response:

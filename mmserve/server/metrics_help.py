@@ -25,6 +25,9 @@ HELP: Mapping[str, str] = {
         " last token, whose logits are needed."
     ),
     "generated_tokens_total": "Tokens drawn for answers.",
+    "forced_tokens_total": "Tokens that answers had to have, added without being drawn.",
+    "replaced_tokens_total": "Tokens of answers that gave way when forced text was added.",
+    "jumps_total": "Times that forced text was added to an answer.",
     "encoded_items_total": "Pictures and frames that went through the vision tower.",
     "early_items_total": "Of encoded_items_total, those that were only hinted at by then.",
     "early_items_used_total": "Of early_items_total, those that a request came for in time.",

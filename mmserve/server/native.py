@@ -127,6 +127,7 @@ def _answer(form: _Form, number: int, part: Draft, whole: Draft) -> dict[str, An
         "finish_reason": _finish(whole.finish, len(whole.token_ids)),
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
+        "forced_tokens": usage.forced_tokens,
         "cached_tokens": usage.cached_tokens,
         "image_tokens": usage.image_tokens,
         "video_tokens": usage.video_tokens,
@@ -167,6 +168,7 @@ def _logprobs(scores: Scores, draft: Draft, *, with_text: bool) -> dict[str, Any
         "input_token_logprobs": [_entry(entry, with_text=with_text) for entry in given],
         "output_token_logprobs": [_entry(e, with_text=with_text) for e in draft.logprobs],
         "output_token_logprobs_length": len(draft.logprobs),
+        "output_token_forced": [entry.is_forced for entry in draft.logprobs],
     }
     if scores.top:
         found["input_top_logprobs"] = [_tops(entry, with_text=with_text) for entry in given]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mmserve.constrained import Compiler, NewMatcher
+from mmserve.constrained.kept import KeptGrammar
 from mmserve.core import Constraint, ConstraintRefused
 
 
@@ -73,6 +74,10 @@ class GatedCompiler:
         """Grammars kept."""
         return self._inner.num_entries
 
+    def kept(self) -> tuple[KeptGrammar, ...]:
+        """What the other keeps."""
+        return self._inner.kept()
+
 
 class WordCompiler:
     """Makes nothing; texts that begin with "bad", "odd" and "panic" fail in their own way."""
@@ -105,3 +110,7 @@ class WordCompiler:
     def num_entries(self) -> int:
         """Makers."""
         return len(self._kept)
+
+    def kept(self) -> tuple[KeptGrammar, ...]:
+        """The constraints, of no size."""
+        return tuple(KeptGrammar(one, 0, 1, None) for one in self._kept)

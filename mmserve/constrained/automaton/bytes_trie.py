@@ -20,7 +20,7 @@ class BytesTrie:
     """Tokens by their bytes; node 0 is the root.
 
     Args:
-        steps: int64 [N - 1] parent * 256 + byte of nodes 1 to N - 1, sorted.
+        steps: int64 [N] parent * 256 + byte of nodes 1 to N - 1, sorted; and one that none has.
         node: int32 [num_words * 32] node of each token, N for those that are no text.
     """
 
@@ -30,14 +30,13 @@ class BytesTrie:
     @property
     def num_nodes(self) -> int:
         """Nodes, the root included."""
-        return len(self.steps) + 1
+        return len(self.steps)
 
     def below(self, node: NDArray[np.int64], byte: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Nodes int64 [M] below nodes [M] by a byte each; `num_nodes` for none. Pure."""
         wanted = node * 256 + byte
         place = np.searchsorted(self.steps, wanted)
-        is_there = self.steps[np.minimum(place, len(self.steps) - 1)] == wanted
-        return np.where(is_there, place + 1, self.num_nodes)
+        return np.where(self.steps[place] == wanted, place + 1, self.num_nodes)
 
 
 _TRIES: WeakKeyDictionary[Vocabulary, BytesTrie] = WeakKeyDictionary()
@@ -63,7 +62,7 @@ def _build(pieces: Sequence[bytes], num_words: int) -> BytesTrie:
     lengths = np.array([len(pieces[one]) for one in ids], dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
     reached = np.zeros(len(ids), dtype=np.int64)
-    steps: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
+    steps: list[NDArray[np.int64]] = []
     num_nodes = 1
     for depth in range(int(lengths.max(initial=0))):
         going = np.flatnonzero(lengths > depth)
@@ -74,4 +73,5 @@ def _build(pieces: Sequence[bytes], num_words: int) -> BytesTrie:
         num_nodes += len(fresh)
     node = np.full(num_words * 32, num_nodes, dtype=np.int32)
     node[ids] = reached
+    steps.append(np.array([np.iinfo(np.int64).max]))
     return BytesTrie(np.concatenate(steps), node)

@@ -22,7 +22,6 @@ from mmserve.constrained.vocabulary import Vocabulary
 __all__ = ["OptionMachine"]
 
 _PAST = b"\xff"  # sorts behind every byte of a text
-_SHORT = 64
 
 
 class OptionMachine:

@@ -168,8 +168,12 @@ class Expander:
             self.narrow()
         if "unevaluatedProperties" in known or "unevaluatedItems" in known:
             self.narrow()
-        found: Alternatives = self._checked((plain_facts(place, known),))
+        own = self._checked((plain_facts(place, known),))
+        found: Alternatives = (Facts(),)
+        first = "properties" if "properties" in known else next(iter(known), "")
         for keyword in known:
+            if keyword == first:  # properties come in the order in which they are named
+                found = self._product(found, own, place)
             for more in self._combined(place, keyword):
                 found = self._product(found, more, place)
         return _evaluated(place, known, found)

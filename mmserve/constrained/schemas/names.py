@@ -56,10 +56,12 @@ def name_classes(
     for layer in facts.layers:
         patterns |= {pattern: written for written, pattern, _ in layer.patterns}
     settled = expander.settled
+    unsure: list[str] = []
     for pattern, written in list(patterns.items()):
         few = listed_names(written)
         if few:
             names |= dict.fromkeys(few)
+            unsure += [f"{name}\n" for name in few]
             del patterns[pattern]
     classes = _grouped([(one, settled(_matching(facts, one))) for one in patterns])
     rest: Conj | None = settled(join(*(layer.rest for layer in facts.layers)))
@@ -83,7 +85,7 @@ def name_classes(
         for name in names
         if name not in facts.absent
     }
-    named |= dict.fromkeys(facts.absent)
+    named |= dict.fromkeys((*facts.absent, *unsure))
     return NameClasses(named, tuple(classes), rest)
 
 

@@ -3,7 +3,7 @@
     exclusiveMinimum 0, integer   minimum 1
     exclusiveMaximum 1, number    maximum 0.999999999
 
-Bounds beyond 9 * 10**15 come closer, since floats do not tell whole numbers apart from there on;
+Bounds beyond 9 * 10**15 come closer, as floats do not tell whole numbers apart from there on;
 numbers with a step lie within them, so that they end.
 """
 

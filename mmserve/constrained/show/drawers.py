@@ -20,7 +20,7 @@ def drawn_from(text: str, vocabulary: Vocabulary) -> Drawer:
     What it gives raises BadRequest where the text does not fit the grammar.
     """
     whole = text.encode()
-    tokens = vocabulary.encode(whole) or ()
+    tokens: tuple[int, ...] = vocabulary.encode(whole) or ()
     pieces = vocabulary.pieces
 
     def draw(token_ids: Sequence[int], allowed: NDArray[np.bool_]) -> int | None:
@@ -31,9 +31,9 @@ def drawn_from(text: str, vocabulary: Vocabulary) -> Drawer:
             raise _misfit(whole, _num_same(whole, so_far))
         if so_far == whole:
             return next((one for one in vocabulary.eos_token_ids if allowed[one]), None)
-        place = len(token_ids)
-        if tuple(token_ids) == tokens[:place] and allowed[tokens[place]]:
-            return tokens[place]
+        ahead = tokens[len(token_ids) :]
+        if ahead and (*token_ids, *ahead) == tokens and allowed[ahead[0]]:
+            return ahead[0]
         for stop in range(len(whole), len(so_far), -1):
             token_id = vocabulary.ids.get(whole[len(so_far) : stop])
             if token_id is not None and allowed[token_id]:

@@ -1,7 +1,7 @@
 r"""An automaton as it is drawn: states where something is decided, and the ways between them.
 
-    (1) -- c|at",  --> (2)     "c" is chosen, `at",` is forced after it: one way, five bytes
-    (1) -- d|og",  --> (2)
+(1) -- c|at",  --> (2)     "c" is chosen, `at",` is forced after it: one way, five bytes
+(1) -- d|og",  --> (2)
 """
 
 from __future__ import annotations
@@ -151,7 +151,11 @@ def _runs(states: dict[int, _State]) -> dict[int, list[int]]:
     after = {}
     for state, one in states.items():
         for target in dict.fromkeys(route.target for route in one.routes):
-            if target in states and sources[target] == {state} and _alike(states, state, target):
+            if (
+                target in states
+                and sources[target] == {state}
+                and _alike(states, state, target)
+            ):
                 after[state] = target
                 break
     inner = set(after.values())

@@ -1,7 +1,7 @@
-"""The compiled grammars that an engine keeps, as text of 80 columns or as an SVG picture.
+r"""The compiled grammars that an engine keeps, as text of 80 columns or as an SVG picture.
 
 kind          uses     bytes  states  masks  text
-regex            3    41,200      14      6  \\{"shape":"(circle|square|triangle|st..
+regex            3    41,200      14      6  \{"shape":"(circle|square|triangle|st..
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def draw_kept(
 
 def _headlines(counts: CompileCounts) -> list[str]:
     lines = [
-        f"grammars: {counts.num_kept:,} kept in {counts.kept_bytes:,} bytes, "
-        f"{counts.num_waiting:,} waited for",
+        f"grammars: {counts.num_kept:,} kept in {counts.kept_bytes:,} bytes; "
+        f"requests that wait for one: {counts.num_waiting:,}",
         f"{counts.num_compiled:,} compiled, {counts.num_hits:,} found compiled or under way, "
         f"{counts.compile_ms:,.0f} ms spent",
     ]

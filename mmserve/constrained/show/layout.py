@@ -1,8 +1,8 @@
-"""Where an automaton's places and ways stand in a picture: columns from left to right.
+r"""Where an automaton's places and ways stand in a picture: columns from left to right.
 
     place   ways          place   ways              a way that skips columns keeps a lane free
-    (1) --- [c]--------\\
-        \\-- [d][og",] -- (2) --- [\\d] to 1         one that leads back, or to another band,
+    (1) --- [c]--------\
+        \-- [d][og",] -- (2) --- [\d] to 1         one that leads back, or to another band,
                                                     says where it leads
 
 Columns that do not fit side by side go on in the next band, below. It begins with the places

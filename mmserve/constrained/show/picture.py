@@ -1,7 +1,7 @@
-"""A grammar and an answer as an SVG picture: ways of the automaton, below them the steps.
+r"""A grammar and an answer as an SVG picture: ways of the automaton, below them the steps.
 
 (1) -- [{"shape":"] -- (2) -- [c] --- (3)       what is chosen is blue, what is forced yellow
-                          \\-- [t][riangle","]
+                          \-- [t][riangle","]
 
  1   [{"] [shape] [":"] [star]     |#    |  9 of 768   square|triangle|circle
 """
@@ -152,7 +152,11 @@ def _draw_spot(canvas: Canvas, spot: Spot, corner: tuple[float, float]) -> None:
         if place.num_alike > 1:
             label += f" x{place.num_alike}"
         canvas.words(
-            x + _PLACE / 2, y + _BOX / 2, fitted(label, _PLACE - 2, 11), size=11, anchor="middle"
+            x + _PLACE / 2,
+            y + _BOX / 2,
+            fitted(label, _PLACE - 2, 11),
+            size=11,
+            anchor="middle",
         )
     elif spot.route is not None:
         route = spot.route

@@ -60,18 +60,18 @@ def counts_line(graph: Graph | None) -> str:
     if counts is None:
         return "too many states over bytes to count"
     return (
-        f"over bytes: {_states(counts.num_states)}, {counts.num_edges:,} edges; "
-        f"compressed: {_states(counts.num_kept_states)}, {counts.num_kept_edges:,} edges"
+        f"over bytes: {_many(counts.num_states, 'state')}, {_many(counts.num_edges, 'edge')}; "
+        f"compressed: {_many(counts.num_kept_states, 'state')}, "
+        f"{_many(counts.num_kept_edges, 'edge')}"
     )
 
 
 def sums_line(way: Way) -> str:
     """How its tokens came about. Pure."""
     num_replaced = sum(len(jump.replaced) for jump in way.jumps)
-    num_jumps = len(way.jumps)
     notes = [
-        f"{way.num_tokens:,} tokens: {way.num_forced:,} forced in "
-        f"{num_jumps:,} jump{'s' * (num_jumps != 1)}",
+        f"{_many(way.num_tokens, 'token')}: {way.num_forced:,} forced in "
+        f"{_many(len(way.jumps), 'jump')}",
         f"{way.num_drawn:,} drawn",
     ]
     if num_replaced:
@@ -108,8 +108,8 @@ def note_of(jump: Forced) -> str:
     return ", ".join(notes)
 
 
-def _states(number: int) -> str:
-    return f"{number:,} state{'s' * (number != 1)}"
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 # --- the automaton -----------------------------------------------------------------------

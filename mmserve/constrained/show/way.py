@@ -1,8 +1,8 @@
 """An answer's way through its grammar: what was forced, what might have come, what was drawn.
 
-    {" shape ":"           forced: nothing is asked of the model
-    star                   drawn: 9 of 768 tokens might have come
-    "," colour ":"         forced
+{" shape ":"           forced: nothing is asked of the model
+star                   drawn: 9 of 768 tokens might have come
+"," colour ":"         forced
 """
 
 from __future__ import annotations
@@ -191,13 +191,15 @@ class _Walker:
     def _waiting(self) -> str:
         """Text that is forced behind the answer."""
         automaton = self._automaton
-        state = automaton and automaton.after(automaton.start, self.spell(self.token_ids))
-        if automaton is None or state is None:
+        if automaton is None:
+            return ""
+        state = automaton.after(automaton.start, self.spell(self.token_ids))
+        if state is None:
             return ""
         return automaton.forced(state).decode(errors="ignore")
 
     def _some(self, allowed: NDArray[np.bool_]) -> tuple[str, ...]:
-        """A few tokens that may come: those of several characters first, in the model's order."""
+        """A few tokens that may come, those of several bytes first, in the model's order."""
         ends = self._vocabulary.eos_token_ids
         found = [int(one) for one in np.flatnonzero(allowed) if one not in ends]
         found.sort(key=lambda one: len(self._vocabulary.pieces[one]) == 1)

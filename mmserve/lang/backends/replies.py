@@ -145,6 +145,7 @@ def _usage(meta: Mapping[str, Any]) -> Usage:
         cached_image_tokens=details.get("image", 0),
         cached_video_tokens=details.get("video", 0),
         num_retractions=meta.get("num_retractions", 0),
+        forced_tokens=meta.get("forced_tokens", 0),
         cache=read_cache_table(meta.get("cache")),
     )
 
@@ -152,12 +153,16 @@ def _usage(meta: Mapping[str, Any]) -> Usage:
 def _logprobs(meta: Mapping[str, Any], side: str) -> tuple[TokenLogprob, ...]:
     entries = meta.get(f"{side}_token_logprobs") or ()
     tops = meta.get(f"{side}_top_logprobs") or [None] * len(entries)
-    return tuple(_logprob(entry, top) for entry, top in zip(entries, tops, strict=False))
+    forced = meta.get(f"{side}_token_forced") or [False] * len(entries)
+    return tuple(
+        _logprob(entry, top, is_forced=is_forced)
+        for entry, top, is_forced in zip(entries, tops, forced, strict=False)
+    )
 
 
-def _logprob(entry: list[Any], top: list[list[Any]] | None) -> TokenLogprob:
+def _logprob(entry: list[Any], top: list[list[Any]] | None, *, is_forced: bool) -> TokenLogprob:
     best = tuple((other[1], other[0], _piece(other)) for other in top or ())
-    return TokenLogprob(entry[1], entry[0], _piece(entry), best)
+    return TokenLogprob(entry[1], entry[0], _piece(entry), best, is_forced)
 
 
 def _piece(entry: list[Any]) -> bytes:

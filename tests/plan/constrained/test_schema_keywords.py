@@ -243,7 +243,7 @@ KINDS = {
     ),
     "steps": (
         {"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 1},
-        [0.25, 0.5, 1],
+        [0.25, 0.75, 1],
         [0.1, 0.3, 1.25],
     ),
     "whole numbers over a step": ({"type": "integer", "multipleOf": 0.01}, [7, -3], [0.5]),

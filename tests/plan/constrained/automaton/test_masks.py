@@ -117,6 +117,14 @@ def test_two_automata_share_the_tokens():
     assert token_trie(vocabulary) is token_trie(vocabulary)
 
 
+def test_a_vocabulary_without_text():
+    """Where no token is a text nothing may come, and no compiler minds."""
+    vocabulary = Vocabulary([b"", b"</s>"], eos_token_ids=[1], vocab_size=40)
+    for automaton in (compile_regex("a*", vocabulary), compile_choices(["a", ""], vocabulary)):
+        assert automaton.allowed(automaton.start).tolist() == [0, 0]
+        assert automaton.next_bytes(automaton.start) == b"a"
+
+
 @settings(max_examples=60)
 @given(pattern=PATTERNS, seed=st.integers(0, 10**6))
 def test_a_parser_goes_where_its_tokens_lead(pattern, seed):
