@@ -22,7 +22,7 @@ from mmserve.core import (
     Turn,
 )
 
-__all__ = ["CONSTRAINED", "ConstrainedFlags", "check_unused", "draw_constrained"]
+__all__ = ["CONSTRAINED", "EXAMPLE", "ConstrainedFlags", "check_unused", "draw_constrained"]
 
 EXAMPLE = Constraint(
     "regex",

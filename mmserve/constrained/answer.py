@@ -121,6 +121,8 @@ class AnswerMatcher:
         if self._canonical is None or self._num_ends:
             return b""
         forced = self._parser.forced()[:_MAX_FORCED]
+        if not forced:
+            return b""
         tail = b"".join(self._vocabulary.pieces[one] for one in self._token_ids[-3:])
         return forced[: max(0, whole_characters(tail + forced) - len(tail))]
 

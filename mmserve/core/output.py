@@ -121,10 +121,14 @@ class FrameReport:
 
 @dataclass(frozen=True, slots=True)
 class PromptReport:
-    """Known as soon as a request is accepted: the rendered prompt and the sampled frames."""
+    """Known as soon as a request is accepted: the rendered prompt and the sampled frames.
+
+    `options` holds the token ids of each option of the request, without the prompt's.
+    """
 
     token_ids: tuple[int, ...] = field(repr=False)
     clips: tuple[FrameReport, ...] = ()
+    options: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

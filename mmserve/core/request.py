@@ -129,11 +129,15 @@ Part = TextPart | RawPart | TokensPart | ImagePart | VideoPart | Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt and how to answer it; becomes `sampling.n` sequences.
+    """One prompt and how to answer it; becomes `num_sequences` sequences.
 
     `parts` are rendered in order: text outside turns stands as it is, consecutive turns are one
     conversation. A chat call is closed turns followed by an open, empty assistant turn. `tools`
     are definitions as the chat API has them, each a JSON object as text.
+
+    `options` are texts to score behind the prompt, which then generates nothing: sequence 0 is
+    the prompt itself, sequence k tells the log-probabilities of option k's tokens as its
+    `prompt_logprobs`. They are accepted or refused together.
     """
 
     request_id: str
@@ -145,3 +149,9 @@ class Request:
     chat_template: str | None = None
     add_bos: Literal["auto", "never"] = "auto"
     tools: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that answer it. Pure."""
+        return 1 + len(self.options) if self.options else self.sampling.n

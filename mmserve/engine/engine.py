@@ -97,7 +97,7 @@ class Engine:
 
     def submit(self, request: Request) -> EngineTicket:
         """Hand a request in; see `core.ports.Client`."""
-        ticket = EngineTicket(request.request_id, request.sampling.n, self._cancel)
+        ticket = EngineTicket(request.request_id, request.num_sequences, self._cancel)
         try:
             grammar = self._parts.intake.begin(request)
         except Exception as error:  # noqa: BLE001  (a refusal is the ticket's to tell)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from mmserve.constrained import CompilePool, NewMatcher, StopPatterns, compile_stops
 from mmserve.core import (
@@ -24,7 +26,8 @@ from mmserve.core import (
     check_sampling,
 )
 from mmserve.engine.healing import PromptHealer
-from mmserve.prompt import PromptBuilder, media_parts
+from mmserve.engine.options import Branch, branches_of, check_options
+from mmserve.prompt import OptionTokens, PromptBuilder, Rendered, media_parts, with_text
 from mmserve.vision import MediaItem, MediaPlane, ResolvedMedia
 
 __all__ = ["Intake", "MediaTimes", "Prepared", "as_ours"]
@@ -54,11 +57,21 @@ class Prepared:
     num_healed_bytes: int = 0
     """Bytes at the start of the answer's tokens that the prompt's text ends with."""
     media_ms: MediaTimes = field(default_factory=MediaTimes)
+    options: tuple[Prepared, ...] = ()
+    """The prompt with each option behind it."""
+    branches: tuple[Branch, ...] = ()
+    """Of the options."""
+
+    @property
+    def sequences(self) -> tuple[Prepared, ...]:
+        """What each sequence answers, by index. Pure."""
+        return (self, *self.options) if self.options else (self,) * self.request.sampling.n
 
     @property
     def report(self) -> PromptReport:
         """What the caller may know as soon as the request is accepted. Pure."""
-        return PromptReport(tuple(self.prompt.token_ids.tolist()), self.clips)
+        options = tuple(branch.token_ids for branch in self.branches)
+        return PromptReport(tuple(self.prompt.token_ids.tolist()), self.clips, options)
 
 
 class Intake:
@@ -79,11 +92,12 @@ class Intake:
         self._healer = healer
 
     def begin(self, request: Request) -> Future[NewMatcher] | None:
-        """Check the sampling values and ask for the grammar; None if the request has none.
+        """Check sampling and options and ask for the grammar; None if the request has none.
 
         Raises BadRequest. The future fails as those of `CompilePool.request`.
         """
         check_sampling(request.sampling, self._model.vocab_size)
+        check_options(request)
         constraint = request.sampling.constraint
         return None if constraint is None else self._grammars.request(constraint)
 
@@ -95,21 +109,14 @@ class Intake:
         patterns = request.sampling.stop_patterns
         stops = compile_stops(patterns) if patterns else None
         media = self._resolve(request)
-        prompt = self._builder.build(
-            request.parts,
-            tuple(resolved.items for resolved in media),
-            namespace=request.cache_salt,
-            chat_template=request.chat_template,
-            add_bos=request.add_bos,
-            tools=request.tools,
-        )
-        healed = b""
+        rendered = self._render(request, media)
+        prompt, healed = rendered.prompt, b""
         if request.sampling.heal_prompt and request.sampling.max_new_tokens != 0:
             prompt, healed = self._healer.take_back(prompt, request.parts)
         if healed:
             new_matcher = self._healer.matcher(request.sampling.constraint, healed)
         self._check_length(prompt, request)
-        return Prepared(
+        prepared = Prepared(
             request=request,
             prompt=prompt,
             items={item.digest: item for resolved in media for item in resolved.items},
@@ -119,6 +126,53 @@ class Intake:
             stops=stops,
             num_healed_bytes=len(healed),
         )
+        return self._with_options(prepared, rendered, media) if request.options else prepared
+
+    def _render(self, request: Request, media: tuple[ResolvedMedia, ...]) -> Rendered:
+        return self._builder.render(
+            request.parts,
+            tuple(resolved.items for resolved in media),
+            namespace=request.cache_salt,
+            chat_template=request.chat_template,
+            add_bos=request.add_bos,
+            tools=request.tools,
+        )
+
+    def _with_options(
+        self, prepared: Prepared, rendered: Rendered, media: tuple[ResolvedMedia, ...]
+    ) -> Prepared:
+        """The request with all its options, each a prompt that scores what no other has."""
+        request, num_prompt = prepared.request, prepared.prompt.num_tokens
+        goes_on = self._builder.goes_on_behind(
+            request.parts, chat_template=request.chat_template, tools=request.tools
+        )
+
+        def render_with(option: str) -> Prompt:
+            parts = with_text(request.parts, option)
+            return self._render(replace(request, parts=parts), media).prompt
+
+        tokens = OptionTokens(
+            self._builder.tokenizer, rendered, None if goes_on else render_with
+        )
+        branches = branches_of(map(tokens.ids, request.options))
+        options = []
+        for place, branch in enumerate(branches):
+            if not branch.token_ids:
+                message = f"option {place} has no tokens"
+                raise BadRequest(message, field="options", reason="empty", position=place)
+            sampling = replace(
+                request.sampling,
+                return_logprobs=True,
+                prompt_logprobs_from=num_prompt + branch.num_shared,
+            )
+            ids = np.asarray(branch.token_ids, dtype=np.int64)
+            prompt = replace(
+                prepared.prompt, token_ids=np.concatenate([prepared.prompt.token_ids, ids])
+            )
+            scoring = replace(request, sampling=sampling)
+            self._check_length(prompt, scoring)
+            options.append(replace(prepared, request=scoring, prompt=prompt))
+        return replace(prepared, options=tuple(options), branches=branches)
 
     def prepare(self, request: Request) -> Prepared:
         """`begin` and `finish` in one call, which waits for the grammar."""

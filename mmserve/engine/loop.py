@@ -26,6 +26,7 @@ from mmserve.core import (
 )
 from mmserve.engine.early import EarlyItems
 from mmserve.engine.intake import Prepared, as_ours
+from mmserve.engine.options import OptionOutputs
 from mmserve.engine.stream import SequenceStream
 from mmserve.engine.ticket import EngineTicket
 from mmserve.prompt import Tokenizer
@@ -232,12 +233,17 @@ class EngineLoop:
         if ticket.is_cancelled or not self._is_open:
             ticket.refuse(self._failure or Aborted("the request was cancelled before it began"))
             return
-        params = prepared.request.sampling
-        seed = params.seed if params.seed is not None else secrets.randbits(64)
+        seed = prepared.request.sampling.seed
+        if seed is None:
+            seed = secrets.randbits(64)
+        put = ticket.put
+        if prepared.options:
+            put = OptionOutputs(put, prepared.branches).put
         added: list[int] = []
         try:
-            for index in range(params.n):
-                self._add_sequence(prepared, ticket, index, seed + index * _GOLDEN)
+            for index, one in enumerate(prepared.sequences):
+                stream = SequenceStream(ticket, put, index, one, self._tokenizer)
+                self._add_sequence(stream, seed + index * _GOLDEN)
                 added.append(self._next_id - 1)
         except Exception as error:  # noqa: BLE001  (one request must not end the loop)
             for sequence_id in added:
@@ -248,10 +254,9 @@ class EngineLoop:
         self._early.prune()
         ticket.accept(prepared.report)
 
-    def _add_sequence(
-        self, prepared: Prepared, ticket: EngineTicket, index: int, seed: int
-    ) -> None:
+    def _add_sequence(self, stream: SequenceStream, seed: int) -> None:
         sequence_id, self._next_id = self._next_id, self._next_id + 1
+        prepared = stream.prepared
         request = prepared.request
         spec = SequenceSpec(
             sequence_id=sequence_id,
@@ -263,10 +268,9 @@ class EngineLoop:
             priority=request.priority,
             matcher=prepared.new_matcher() if prepared.new_matcher is not None else None,
         )
-        stream = SequenceStream(ticket, index, prepared, self._tokenizer)
         self._scheduler.add(spec)  # last of what may fail: nothing runs without a stream
         self._streams[sequence_id] = stream
-        self._by_ticket.setdefault(ticket, []).append(sequence_id)
+        self._by_ticket.setdefault(stream.ticket, []).append(sequence_id)
 
     def _abort(self, ticket: EngineTicket) -> None:
         for sequence_id in tuple(self._by_ticket.get(ticket, ())):
@@ -304,7 +308,8 @@ class EngineLoop:
     def _sharers(self, digest: bytes) -> list[Prepared]:
         """Requests under way that have this picture, each once. Pure."""
         ids = self._scheduler.needers(digest)
-        found = {id(p): p for p in (self._streams[number].prepared for number in ids)}
+        several = (self._streams[number].prepared for number in ids)
+        found = {id(prepared.media_ms): prepared for prepared in several}
         return list(found.values())
 
     def _take_pixels(self, pixels: Pixels) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from mmserve.core import Finish, Jump, Output, SamplingParams, Timing, TokenLogprob, Usage
@@ -22,6 +23,7 @@ class SequenceStream:
 
     Args:
         ticket: whose outputs they are.
+        put: takes them.
         index: which of the request's answers.
         prepared: the request.
         tokenizer: of the model.
@@ -30,12 +32,14 @@ class SequenceStream:
     def __init__(
         self,
         ticket: EngineTicket,
+        put: Callable[[Output], None],
         index: int,
         prepared: Prepared,
         tokenizer: Tokenizer,
     ) -> None:
         self.ticket = ticket
         self.prepared = prepared
+        self._put = put
         self._index = index
         self._tokenizer = tokenizer
         self._params: SamplingParams = prepared.request.sampling
@@ -129,7 +133,7 @@ class SequenceStream:
         is_news = tokens or text or update.token_id is not None or update.finish is not None
         if not is_news:
             return
-        self.ticket.put(
+        self._put(
             Output(
                 request_id=self.ticket.request_id,
                 index=self._index,
@@ -146,7 +150,7 @@ class SequenceStream:
     def abandon(self, finish: Finish) -> None:
         """End the sequence when the scheduler has failed. Changes: the ticket."""
         timing = Timing(total=(time.monotonic() - self.ticket.created_at) * 1e3)
-        self.ticket.put(
+        self._put(
             Output(
                 request_id=self.ticket.request_id,
                 index=self._index,

@@ -9,6 +9,7 @@ token; everything else is tokenized as Hugging Face would. Called by `engine`, `
 """
 
 from mmserve.prompt.detokenizer import Detokenizer
+from mmserve.prompt.options import OptionTokens, Rendered, with_text
 from mmserve.prompt.placeholders import IMAGE_SPELLINGS, VIDEO_SPELLINGS, split_placeholders
 from mmserve.prompt.render import PromptBuilder, media_parts
 from mmserve.prompt.styles import MediaItem, PictureStyle, VideoStyle
@@ -23,7 +24,9 @@ __all__ = [
     "Detokenizer",
     "MediaItem",
     "PictureStyle",
+    "OptionTokens",
     "PromptBuilder",
+    "Rendered",
     "Stretch",
     "Tokenizer",
     "VideoStyle",
@@ -32,4 +35,5 @@ __all__ = [
     "load_tokenizer",
     "media_parts",
     "split_placeholders",
+    "with_text",
 ]

@@ -37,6 +37,10 @@ class Assembly:
         self._waiting: list[Stretch] = []
         self.ids: list[int] = []
         self.spans: list[MediaSpan] = []
+        self.tail: tuple[Stretch, ...] = ()
+        """Text of the last flush; nothing of it where tokens or media came last."""
+        self.is_tail_first = False
+        """Whether nothing stands before the tail."""
 
     @property
     def is_empty(self) -> bool:
@@ -54,7 +58,8 @@ class Assembly:
             self._add_media(piece, self._media[piece.index])
 
     def flush(self) -> None:
-        """Tokenize the waiting text. Changes: ids."""
+        """Tokenize the waiting text. Changes: ids, the tail."""
+        self.tail, self.is_tail_first = tuple(self._waiting), not self.ids
         self.ids += self._tokenizer.encode_stretches(self._waiting, at_start=not self.ids)
         self._waiting = []
 

@@ -141,6 +141,21 @@ class Conversations:
             return self._open(turns, contents, scene)
         return self._pieces(self._rendered(turns, contents, scene), contents, scene.marks)
 
+    def goes_on_behind(self, turns: Sequence[Turn], tools: Sequence[str] = ()) -> bool:
+        """Whether the open last turn continues word for word with any text put at its end.
+
+        Else the template may write something before a text, or look at it. Raises as `render`.
+        """
+        scene = _Scene(Marks(self._spellings))
+        if mentions_tools(turns, tools):
+            turns, scene = self._with_tools(turns, tools, scene)
+        contents = self._contents(turns, scene.marks, 0)
+        before = self._prompted(turns, contents, scene)
+        if before is None:
+            return False
+        end = _Item("text", scene.marks.mark("e"))
+        return self._cut(turns, [*contents[:-1], [end]], scene) == before
+
     def _with_tools(
         self, turns: Sequence[Turn], tools: Sequence[str], scene: _Scene
     ) -> tuple[Sequence[Turn], _Scene]:

@@ -23,6 +23,7 @@ from mmserve.core import (
 )
 from mmserve.prompt.assembly import Assembly
 from mmserve.prompt.conversation import Conversations
+from mmserve.prompt.options import Rendered
 from mmserve.prompt.styles import MediaItem, PictureStyle, Slot, VideoStyle
 from mmserve.prompt.template import ChatTemplate
 from mmserve.prompt.tokenizer import Stretch, Tokenizer, check_text
@@ -79,6 +80,11 @@ class PromptBuilder:
         self._brought: dict[str, Conversations] = {}
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's vocabulary."""
+        return self._tokenizer
+
+    @property
     def image_spelling(self) -> str | None:
         """The model's own placeholder for a picture, as text; None for a text-only model."""
         if self._image_token_id is None:
@@ -115,6 +121,46 @@ class PromptBuilder:
 
         Pure.
         """
+        return self.render(
+            parts,
+            media,
+            namespace=namespace,
+            chat_template=chat_template,
+            add_bos=add_bos,
+            tools=tools,
+        ).prompt
+
+    def goes_on_behind(
+        self,
+        parts: Sequence[Part],
+        *,
+        chat_template: str | None = None,
+        tools: Sequence[str] = (),
+    ) -> bool:
+        """Whether the prompt with any text put at its end is the prompt and that text.
+
+        Otherwise the last turn is open, and its template may write more. Raises as `build`.
+        """
+        last = parts[-1]
+        if not (isinstance(last, Turn) and last.is_open):
+            return True
+        runs = [tuple(run) for _, run in groupby(parts, key=lambda p: isinstance(p, Turn))]
+        turns = [part for part in runs[-1] if isinstance(part, Turn)]
+        is_first = all(not isinstance(run[0], Turn) for run in runs[:-1])
+        talk = self._for_turns(chat_template)
+        return talk.goes_on_behind(turns, tools if is_first else ())
+
+    def render(
+        self,
+        parts: Sequence[Part],
+        media: Sequence[Sequence[MediaItem]] = (),
+        *,
+        namespace: str = "",
+        chat_template: str | None = None,
+        add_bos: Literal["auto", "never"] = "auto",
+        tools: Sequence[str] = (),
+    ) -> Rendered:
+        """The prompt of a request and the text it ends with; see `build`. Pure."""
         self._check(parts, media)
         assembly = Assembly(
             self._tokenizer,
@@ -142,7 +188,8 @@ class PromptBuilder:
         if not assembly.ids:
             raise BadRequest("the prompt is empty", field="messages", reason="empty")
         ids = np.asarray(assembly.ids, dtype=np.int64)
-        return Prompt(ids, tuple(assembly.spans), namespace)
+        prompt = Prompt(ids, tuple(assembly.spans), namespace)
+        return Rendered(prompt, assembly.tail, assembly.is_tail_first)
 
     def _check(self, parts: Sequence[Part], media: Sequence[Sequence[MediaItem]]) -> None:
         if not parts:

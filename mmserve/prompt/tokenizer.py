@@ -141,6 +141,25 @@ class Tokenizer:
             position = end
         return ids + self._run(text[position:], at_start=at_start and position == 0)
 
+    def split_settled(self, stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
+        """The stretches cut where tokens of the first part are certain, whatever text follows.
+
+        They are cut behind the last control token; a text without one is all second part. The
+        tokens are those of the first part, and of the second with `at_start` false if the first
+        is not empty. Pure.
+        """
+        text = "".join(stretch.text for stretch in stretches)
+        cut = 0
+        for _, end, control in self._find(text, stretches):
+            looks_ahead = control.rstrip or control.is_word
+            cut = end if text[end:].strip() or not looks_ahead else 0
+        first, second = [], []
+        for stretch in stretches:
+            first.append(Stretch(stretch.text[: max(cut, 0)], stretch.is_template))
+            second.append(Stretch(stretch.text[max(cut, 0) :], stretch.is_template))
+            cut -= len(stretch.text)
+        return first, [stretch for stretch in second if stretch.text]
+
     def token_id(self, spelling: str) -> int | None:
         """Id of a token by its spelling in the vocabulary, or None. Pure."""
         found: int | None = self._full.token_to_id(spelling)

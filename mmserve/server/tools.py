@@ -25,7 +25,7 @@ from mmserve.server.tools_calls import (
     NamedReader,
     TextReader,
 )
-from mmserve.server.tools_schema import call_schema
+from mmserve.server.tools_schema import call_schema, rooted
 
 __all__ = ["NO_TOOLS", "Tool", "Tools", "check_depth", "take_tools", "tool_name"]
 
@@ -95,7 +95,7 @@ class Tools:
 
     def _forced(self) -> Constraint:
         if self.choice == "named":
-            return _constraint(self.tools[0].parameters)
+            return _constraint(rooted(self.tools[0].parameters))
         return _constraint(call_schema(self._named_schemas()))
 
     def _either(self, asked: AskedForm) -> AskedForm:

@@ -3,9 +3,8 @@
     a function    its parameters
     required      {"name": "weather", "arguments": <its parameters>}, or so of another tool
 
-References inside of parameters lead from their own root, so they are moved along:
-
-    {"$ref": "#/$defs/City"}  ->  {"$ref": "#/$defs/tool0/$defs/City"}
+Each tool's parameters stay a schema of their own, with an `$id`: references inside lead from
+their own root, and their draft is their own.
 """
 
 from __future__ import annotations
@@ -13,27 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["call_schema", "moved"]
-
-_SCHEMAS = frozenset(
-    [
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    ]
-)
-_LISTS = frozenset(["allOf", "anyOf", "items", "oneOf", "prefixItems"])
-_MAPS = frozenset(
-    ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"]
-)
+__all__ = ["call_schema", "rooted"]
 
 
 def call_schema(
@@ -47,7 +26,7 @@ def call_schema(
 
     Pure.
     """
-    places = {f"tool{number}": schema for number, (_, schema) in enumerate(tools)}
+    defined: dict[str, Any] = {f"tool{k}": schema for k, (_, schema) in enumerate(tools)}
     answers: list[dict[str, Any]] = [
         {
             "type": "object",
@@ -55,31 +34,35 @@ def call_schema(
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
-        for place, (name, _) in zip(places, tools, strict=True)
+        for place, (name, _) in zip(defined, tools, strict=True)
     ]
-    defined: dict[str, Any] = dict(places)
     if other is not None:
         defined["other"] = other
         answers.insert(0, {"$ref": "#/$defs/other"})
+    taken: set[str] = set()
+    for place, schema in defined.items():
+        defined[place] = _own_document(schema, place, taken)
     whole = answers[0] if len(answers) == 1 else {"anyOf": answers}
-    moves = {place: moved(schema, f"#/$defs/{place}") for place, schema in defined.items()}
-    return {**whole, "$defs": moves}
+    return {**whole, "$defs": defined}
 
 
-def moved(schema: Any, root: str) -> Any:  # noqa: ANN401 - parsed JSON
-    """The schema with references for its new place, whose pointer is `root`. Pure."""
+def rooted(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema without a reference at its root, where older drafts see nothing else. Pure."""
+    more = schema.get("allOf", [])
+    if "$ref" not in schema or not isinstance(more, list):
+        return schema
+    others = {keyword: value for keyword, value in schema.items() if keyword != "$ref"}
+    return {**others, "allOf": [{"$ref": schema["$ref"]}, *more]}
+
+
+def _own_document(schema: object, place: str, taken: set[str]) -> object:
+    """The schema under an id that no other has. Changes: `taken`."""
     if not isinstance(schema, Mapping):
         return schema
-    found: dict[str, Any] = {}
-    for keyword, value in schema.items():
-        if keyword == "$ref" and isinstance(value, str) and value.startswith("#"):
-            found[keyword] = root + value[1:]
-        elif keyword in _MAPS and isinstance(value, Mapping):
-            found[keyword] = {name: moved(one, root) for name, one in value.items()}
-        elif keyword in _LISTS and isinstance(value, list):
-            found[keyword] = [moved(one, root) for one in value]
-        elif keyword in _SCHEMAS:
-            found[keyword] = moved(value, root)
-        else:
-            found[keyword] = value
-    return found
+    draft = schema.get("$schema")
+    word = "id" if isinstance(draft, str) and "draft-04" in draft else "$id"
+    own = schema.get(word)
+    if not isinstance(own, str) or own.startswith("#") or own in {"", *taken}:
+        own = f"call:{place}"
+    taken.add(own)
+    return {**rooted(schema), word: own}

@@ -15,10 +15,9 @@ def label(ranges: Ranges) -> str:
     others = complement(ranges)
     if others in ((), ((10, 10),)):
         return "." if others else "any"
-    for is_ascii in (False, True):
-        for letter in _NAMES:
-            if ranges == category(letter, is_ascii=is_ascii):
-                return rf"\{letter}"
+    for letter in _NAMES:
+        if ranges == category(letter, is_ascii=False):
+            return rf"\{letter}"
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return quoted(chr(ranges[0][0]))
     if len(others) < len(ranges):
@@ -32,10 +31,10 @@ def quoted(text: str) -> str:
 
 
 def _inside(ranges: Ranges) -> str:
-    shown = [
-        _shown(chr(low)) if low == high else f"{_shown(chr(low))}-{_shown(chr(high))}"
-        for low, high in ranges[:_MAX_RANGES]
-    ]
+    shown = []
+    for low, high in ranges[:_MAX_RANGES]:
+        dash = "-" if high > low + 1 else ""
+        shown.append(_shown(chr(low)) + dash + (_shown(chr(high)) if high > low else ""))
     num_more = len(ranges) - len(shown)
     return "".join(shown) + (f" and {num_more} more" if num_more else "")
 

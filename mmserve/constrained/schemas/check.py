@@ -26,14 +26,25 @@ _MAX_PLACES = 20_000
 _DEFINITIONS = ("$defs", "definitions")
 
 
-def check_form(root: Place) -> None:
-    """Raises ConstraintRefused if a keyword has a value that it cannot have. Pure."""
+def check_form(root: Place, checked: set[str]) -> None:
+    """Looks at a place and all below it.
+
+    Args:
+        root: where to begin.
+        checked: paths that were looked at before.
+
+    Raises:
+        ConstraintRefused: a keyword has a value that it cannot have; fields: keyword, path.
+
+    Changes: `checked`.
+    """
     stack = [(root, 0)]
-    num_places = 0
     while stack:
         place, depth = stack.pop()
-        num_places += 1
-        if depth > _MAX_DEPTH or num_places > _MAX_PLACES:
+        if place.path in checked:
+            continue
+        checked.add(place.path)
+        if depth > _MAX_DEPTH or len(checked) > _MAX_PLACES:
             refuse("$schema", place.path, "is nested too deeply or too large", "too_large")
         schema = place.schema
         if isinstance(schema, bool):

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mmserve.constrained.schemas.check import check_form
 from mmserve.constrained.schemas.dialects import Draft, is_known
 from mmserve.constrained.schemas.document import Document, Place
 from mmserve.constrained.schemas.facts import (
@@ -53,6 +54,9 @@ Alternatives = tuple[Facts, ...]
 class Expander:
     """Alternatives of places of one document, each found once.
 
+    Raises:
+        ConstraintRefused: a keyword of the document has a value that it cannot have.
+
     Changes: only what it remembers.
     """
 
@@ -62,6 +66,8 @@ class Expander:
         no proof that a value is not another one's."""
         self._narrowed: set[Place] = set()
         self._document = document
+        self._checked_paths: set[str] = set()
+        check_form(document.root, self._checked_paths)
         self._found: dict[Place, Alternatives] = {}
         self._targets: dict[Place, Place] = {}
         self._empty: dict[Conj, bool] = {}
@@ -95,7 +101,7 @@ class Expander:
             for _ in range(_MAX_STACK):
                 if found.is_negated or not _is_reference(found):
                     break
-                found = self._document.follow(found, "$ref")
+                found = self.target(found, "$ref")
             self._targets[place] = found
         return found
 
@@ -154,7 +160,7 @@ class Expander:
         if isinstance(schema, bool):
             return (Facts(),) if schema else ()
         if place.draft <= Draft.D7 and "$ref" in schema:
-            return self.of(self._document.follow(place, "$ref"))
+            return self.of(self.target(place, "$ref"))
         known = {
             keyword: value
             for keyword, value in schema.items()
@@ -182,7 +188,7 @@ class Expander:
         """What one keyword adds: each of these must be met too."""
         value = place.schema[keyword]
         if keyword in _REFERENCES:
-            yield self.of(self._document.follow(place, keyword))
+            yield self.of(self.target(place, keyword))
         elif keyword == "allOf":
             yield from (self.of(place.below(keyword, order)) for order in range(len(value)))
         elif keyword == "anyOf":
@@ -294,12 +300,17 @@ class Expander:
         if isinstance(schema, bool):
             return () if schema else (Facts(),)
         if place.draft <= Draft.D7 and "$ref" in schema:
-            return self.of(self._document.follow(place, "$ref").negation())
+            return self.of(self.target(place, "$ref").negation())
         return self._checked(broken(self, place))
 
     def target(self, place: Place, keyword: str) -> Place:
-        """What a reference names. Raises as `together`. Pure."""
-        return self._document.follow(place, keyword)
+        """What a reference names, which may lie where no schema is expected.
+
+        Raises as `together`.
+        """
+        found = self._document.follow(place, keyword)
+        check_form(found, self._checked_paths)
+        return found
 
     def product(self, parts: Iterable[Alternatives], place: Place) -> Alternatives:
         """Each way of each part with each of the others. Raises as `together`."""

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from mmserve.constrained.schemas.check import check_form
 from mmserve.constrained.schemas.document import Document
 from mmserve.constrained.schemas.graph import Graph
 from mmserve.constrained.schemas.refusal import refuse
@@ -51,7 +50,6 @@ def _read(schema: Any) -> str:  # noqa: ANN401 - parsed JSON
         kind = type(schema).__name__
         refuse("$schema", "", f"must be an object or a boolean, got {kind}", "type")
     document = Document(schema)
-    check_form(document.root)
     graph = Graph(document)
     if not graph.is_alive(graph.root):
         if graph.expander.num_narrowings:

@@ -35,9 +35,9 @@ def drawn_from(text: str, vocabulary: Vocabulary) -> Drawer:
         if ahead and (*token_ids, *ahead) == tokens and allowed[ahead[0]]:
             return ahead[0]
         for stop in range(len(whole), len(so_far), -1):
-            token_id = vocabulary.ids.get(whole[len(so_far) : stop])
-            if token_id is not None and allowed[token_id]:
-                return token_id
+            for token_id in vocabulary.ids.get(whole[len(so_far) : stop], ()):
+                if allowed[token_id]:
+                    return token_id
         raise _misfit(whole, len(so_far))
 
     return draw

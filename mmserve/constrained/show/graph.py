@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from mmserve.constrained.automaton import Automaton, Edge, byte_table
 
-__all__ = ["Counts", "Graph", "Place", "Route", "graph_of"]
+__all__ = ["MAX_COUNTED", "Counts", "Graph", "Place", "Route", "graph_of"]
 
-_MAX_COUNTED = 4_000
+MAX_COUNTED = 4_000
 """States that are said in full to count them, at 0.1 ms each."""
 _MAX_ROUTES = 12
 _MAX_CHAIN = 64
@@ -213,7 +213,7 @@ def _parts(edge: Edge) -> tuple[str, str]:
     text = _bare(edge.label)
     first = _LETTER.match(text)
     end = first.end() if first else 0
-    return text[:end], text[end:]
+    return '" "' if text[:end] == " " else text[:end], text[end:]
 
 
 def _bare(label: str) -> str:
@@ -221,5 +221,5 @@ def _bare(label: str) -> str:
 
 
 def _count(automaton: Automaton) -> Counts | None:
-    table = byte_table(automaton, _MAX_COUNTED)
+    table = byte_table(automaton, MAX_COUNTED)
     return None if table is None else Counts(table.num_states, table.num_edges, *table.num_kept)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmserve.constrained.show.graph import Counts, Graph, Place
+from mmserve.constrained.show.graph import MAX_COUNTED, Counts, Graph, Place
 from mmserve.constrained.show.way import Forced, Step, Way, readable
 from mmserve.core import Constraint
 from mmserve.core.svg import cut, printable
@@ -58,7 +58,7 @@ def counts_line(graph: Graph | None) -> str:
         return "parsed by llguidance: there is no automaton to draw"
     counts: Counts | None = graph.counts
     if counts is None:
-        return "too many states over bytes to count"
+        return f"more than {MAX_COUNTED:,} states over bytes"
     return (
         f"over bytes: {_many(counts.num_states, 'state')}, {_many(counts.num_edges, 'edge')}; "
         f"compressed: {_many(counts.num_kept_states, 'state')}, "

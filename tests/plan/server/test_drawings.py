@@ -10,7 +10,7 @@ from mmserve.core import ServerConfig
 from mmserve.server import RunningServer
 
 
-@pytest.mark.parametrize("room", ["radix", "sched"])
+@pytest.mark.parametrize("room", ["radix", "sched", "constrained"])
 def test_a_room_is_drawn_as_text_or_svg(site, room: str) -> None:
     """Text unless `format` says svg; never kept by a cache, and never more than a picture."""
     plain = site.http.get(f"/show/{room}")

@@ -15,7 +15,7 @@ from support.site import events_of
 from mmserve.core import ConstraintRefused
 from mmserve.server.tools_auto import read_calls
 from mmserve.server.tools_calls import CallReader, message_of
-from mmserve.server.tools_schema import call_schema, moved
+from mmserve.server.tools_schema import call_schema, rooted
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
@@ -357,34 +357,45 @@ def test_a_refused_form_is_named_as_it_was_sent(site: Any) -> None:
 # The parts
 
 
-def test_references_move_with_their_schema() -> None:
-    """References lead from the new place; what is only data or a name stays."""
-    schema = {
-        "$defs": {"a": {"type": "integer"}},
-        "properties": {"$ref": {"$ref": "#/$defs/a"}, "b": {"items": {"$ref": "#"}}},
-        "anyOf": [{"$ref": "#/$defs/a"}, {"enum": [{"$ref": "#"}]}],
-        "required": ["b"],
-    }
-    assert moved(schema, "#/x") == {
-        "$defs": {"a": {"type": "integer"}},
-        "properties": {"$ref": {"$ref": "#/x/$defs/a"}, "b": {"items": {"$ref": "#/x"}}},
-        "anyOf": [{"$ref": "#/x/$defs/a"}, {"enum": [{"$ref": "#"}]}],
-        "required": ["b"],
-    }
-
-
-def test_recursive_parameters_are_enforced_in_a_call() -> None:
-    """A schema that refers to itself says the same inside the schema of a call."""
+def test_references_lead_from_their_own_root() -> None:
+    """Equal names and ids in two tools do not meet; a schema may refer to itself."""
     tree = {
+        "$id": "same",
+        "$defs": {"leaf": {"enum": [1]}},
         "type": "object",
-        "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}},
+        "properties": {
+            "kids": {"type": "array", "items": {"$ref": "#"}},
+            "leaf": {"$ref": "#/$defs/leaf"},
+        },
         "additionalProperties": False,
     }
-    schema = call_schema([("grow", tree)])
-    deep = {"kids": [{"kids": []}, {}]}
-    jsonschema.validate({"name": "grow", "arguments": deep}, schema)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"name": "grow", "arguments": {"kids": [{"x": 1}]}}, schema)
+    other = {**tree, "$defs": {"leaf": {"enum": [2]}}}
+    schema = call_schema([("one", tree), ("two", other)])
+
+    def is_valid(name: str, arguments: object) -> bool:
+        call = {"name": name, "arguments": arguments}
+        return jsonschema.Draft202012Validator(schema).is_valid(call)
+
+    assert is_valid("one", {"kids": [{"kids": []}, {"leaf": 1}]})
+    assert is_valid("two", {"kids": [{"leaf": 2}]})
+    for name, arguments in (
+        ("one", {"leaf": 2}),
+        ("two", {"leaf": 1}),
+        ("two", {"kids": [{"leaf": 1}]}),
+        ("one", {"kids": [{"x": 1}]}),
+    ):
+        assert not is_valid(name, arguments)
+
+
+def test_a_reference_at_the_root_stands_beside_its_definitions() -> None:
+    """Older drafts would see nothing but the reference."""
+    schema = {"$ref": "#/definitions/a", "definitions": {"a": {}}, "type": "object"}
+    assert rooted(schema) == {
+        "definitions": {"a": {}},
+        "type": "object",
+        "allOf": [{"$ref": "#/definitions/a"}],
+    }
+    assert rooted(CITY) is CITY
 
 
 def pieces(text: str, size: int) -> Iterable[str]:

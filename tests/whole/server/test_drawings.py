@@ -27,3 +27,18 @@ def test_drawings_under_load(server_url, pictures, room):
             ElementTree.fromstring(http.get(f"/show/{room}?format=svg").text)
         last = http.get(f"/show/{room}").text
     assert ("picture #" if room == "radix" else "ended") in last
+
+
+def test_kept_grammars_are_drawn(server_url):
+    """What answers were held to is listed, with how often; and it is valid XML."""
+    with httpx.Client(base_url=server_url, trust_env=False) as http:
+        for _ in range(2):
+            asked = {"text": "Say", "sampling_params": {"regex": "(drawn|kept) once more"}}
+            assert http.post("/generate", json=asked).status_code == 200
+        (line,) = (
+            line.split()
+            for line in http.get("/show/constrained").text.splitlines()
+            if "(drawn|kept)" in line
+        )
+        assert line[:2] == ["regex", "2"]
+        ElementTree.fromstring(http.get("/show/constrained?format=svg").text)

@@ -259,6 +259,60 @@ def test_either_a_call_or_the_form(client: openai.OpenAI) -> None:
             jsonschema.validate(json.loads(choice.message.content), schema)
 
 
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+GENERATED: list[dict[str, Any]] = [
+    {
+        "$schema": DRAFT_7,
+        "$ref": "#/definitions/trip",
+        "definitions": {
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            "trip": {
+                "type": "object",
+                "properties": {"days": {"$ref": "#/definitions/days"}},
+                "required": ["days"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    {
+        "$schema": DRAFT_4,
+        "id": "http://localhost/trip.json",
+        "type": "object",
+        "properties": {
+            "days": {"$ref": "http://localhost/trip.json#/definitions/days"},
+        },
+        "required": ["days"],
+        "additionalProperties": False,
+        "definitions": {
+            "days": {
+                "type": "integer",
+                "minimum": 0,
+                "exclusiveMinimum": True,
+                "maximum": 9,
+            }
+        },
+    },
+    {**TIME, "$id": "http://localhost/time.json"},
+]
+
+
+@pytest.mark.parametrize("choice", ["required", {**NAMED, "function": {"name": "f0"}}])
+def test_generated_parameters_of_all_drafts(client: openai.OpenAI, choice: Any) -> None:
+    """References at the root, ids and drafts, as generators write them, side by side."""
+    schemas = {f"f{number}": schema for number, schema in enumerate(GENERATED)}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": schema}}
+        for name, schema in schemas.items()
+    ]
+    answer = create(client, tools=tools, tool_choice=choice, n=6, temperature=1.5)
+    for one in answer.choices:
+        (call,) = one.message.tool_calls
+        schema = schemas[call.function.name]
+        validator = jsonschema.validators.validator_for(schema)
+        validator(schema).validate(json.loads(call.function.arguments))
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_bad_parameters_are_refused(client: openai.OpenAI, stream: bool) -> None:
     """The client's own error names the tool's place; the server goes on."""
