@@ -188,6 +188,7 @@ def _logprobs(
         {
             **_token(entry.piece, entry.logprob),
             "top_logprobs": [_token(piece, logprob) for _, logprob, piece in entry.top],
+            **({"forced": True} if entry.is_forced else {}),
         }
         for entry in entries
     ]

@@ -157,7 +157,10 @@ def _choice(form: _Form, index: int, text: str, table: _Table) -> dict[str, Any]
 
 
 class _Table:
-    """OpenAI's four columns of log-probabilities. Mutable; offsets run on after `clear`."""
+    """OpenAI's four columns of log-probabilities, and one that says which tokens were forced.
+
+    Mutable; offsets run on after `clear`.
+    """
 
     def __init__(self) -> None:
         self._offset = 0
@@ -169,6 +172,7 @@ class _Table:
         self._logprobs: list[float | None] = []
         self._tops: list[dict[str, float | None] | None] = []
         self._offsets: list[int] = []
+        self._forced: list[bool] = []
 
     def add(self, entries: Iterable[TokenLogprob], form: _Form) -> None:
         """Append rows. Changes: rows and offset."""
@@ -180,6 +184,7 @@ class _Table:
             top = {piece_text(piece): finite(value) for _, value, piece in entry.top}
             self._tops.append(None if entry.logprob is None else top)
             self._offsets.append(self._offset)
+            self._forced.append(entry.is_forced)
             is_unwritten = self._offset == 0 and entry.token_id == bos
             self._offset += 0 if is_unwritten else len(word)
 
@@ -190,4 +195,5 @@ class _Table:
             "token_logprobs": self._logprobs,
             "top_logprobs": self._tops,
             "text_offset": self._offsets,
+            **({"forced": self._forced} if any(self._forced) else {}),
         }
