@@ -119,7 +119,7 @@ def try_schema(
         return outcome
     outcome.compile_ms = (time.thread_time() - started) * 1e3
     outcome.grown_bytes = max(0, _resident_bytes() - before)
-    validator = _validator(row["schema"])
+    validator = validator_of(row["schema"])
     rng = random.Random(f"{seed} {row['id']}")
     for bias in rng.sample(sorted(_BIASES), min(num_answers, len(_BIASES))):
         try:
@@ -131,7 +131,7 @@ def try_schema(
         if answer is None:
             outcome.counts["not_finished"] += 1
             continue
-        problem = _problem(validator, answer)
+        problem = problem_of(validator, answer)
         outcome.counts["invalid" if problem else "valid"] += 1
         if problem:
             outcome.failures.append(f"{bias}: {problem} in {answer[:200]!r}")
@@ -160,13 +160,14 @@ def draw(
     return None
 
 
-def _validator(schema: Any) -> Any:  # noqa: ANN401 - jsonschema's protocol
+def validator_of(schema: Any) -> Any:  # noqa: ANN401 - jsonschema's protocol
+    """Of the schema's own draft, or the newest, with its format checks. Pure."""
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     return kind(schema, format_checker=kind.FORMAT_CHECKER)
 
 
-def _problem(validator: Any, answer: bytes) -> str:  # noqa: ANN401
-    """Why an answer is not valid; empty if it is."""
+def problem_of(validator: Any, answer: bytes) -> str:  # noqa: ANN401
+    """Why an answer is not valid; empty if it is. Pure."""
     try:
         value = json.loads(answer)
     except ValueError as error:

@@ -102,7 +102,10 @@ class TransformersTicket:
         """The whole answer as one output; see `core.ports.Ticket`."""
         if self._is_cancelled:
             return
-        yield self._client.answer(self._prepared)
+        prepared = self._prepared
+        yield self._client.answer(prepared)
+        for index, option in enumerate(prepared.options, start=1):
+            yield replace(self._client.score(option, prepared.num_before), index=index)
 
     async def outputs_async(self) -> AsyncIterator[Output]:
         """See `core.ports.Ticket`; blocks."""
@@ -173,12 +176,17 @@ class TransformersClient:
     def answer(self, prepared: Prepared) -> Output:
         """The whole answer of one sequence. Blocks until the calls before it are done."""
         params = prepared.request.sampling
+        if params.prompt_logprobs_from is not None:
+            return self.score(prepared, params.prompt_logprobs_from)
         with self._lock, torch.inference_mode():
-            if params.prompt_logprobs_from is not None:
-                return self._score(prepared, params.prompt_logprobs_from)
             if params.max_new_tokens == 0:
                 return _output(prepared, finish=Finish("length"))
             return self._write(prepared)
+
+    def score(self, prepared: Prepared, first: int) -> Output:
+        """Log-probabilities of the prompt's tokens from position `first` on; first >= 1."""
+        with self._lock, torch.inference_mode():
+            return self._score(prepared, first)
 
     def _write(self, prepared: Prepared) -> Output:
         params, inputs = prepared.request.sampling, self._inputs(prepared)
@@ -208,7 +216,6 @@ class TransformersClient:
         return _output(prepared, text=text, token_ids=token_ids, finish=writing.finish)
 
     def _score(self, prepared: Prepared, first: int) -> Output:
-        """Log-probabilities of the prompt's tokens from position `first` on; first >= 1."""
         inputs = self._inputs(prepared)
         ids = inputs["input_ids"][0, first:]
         kept = self._model(**inputs, logits_to_keep=len(ids) + 1).logits[0, :-1]

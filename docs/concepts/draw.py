@@ -1,4 +1,6 @@
-"""Draws what the concept pages show: the real scheduler, and traced programs, without a model.
+"""Draws what the concept pages show: the real scheduler, traced programs and grammars.
+
+No model is needed; grammars are drawn with the tokens of `tabletop`.
 
 Usage: `python docs/concepts/draw.py` writes the SVG files and the drawings inside the pages;
 with `--check` it writes nothing and fails if anything differs. A drawing inside a page stands
@@ -15,12 +17,24 @@ from pathlib import Path
 import numpy as np
 
 import mmserve as sgl
-from mmserve.core import ForwardPlan, MediaSpan, Prompt, SamplingParams, SchedConfig
+from mmserve.cli.constrained import EXAMPLE
+from mmserve.constrained import GrammarCompiler
+from mmserve.constrained.show import (
+    Way,
+    draw_picture,
+    draw_text,
+    drawn_in_turn,
+    graph_of,
+    walk,
+)
+from mmserve.constrained.vocabulary import Vocabulary
+from mmserve.core import Constraint, ForwardPlan, MediaSpan, Prompt, SamplingParams, SchedConfig
+from mmserve.prompt import load_tokenizer
 from mmserve.sched import Scheduler, SequenceSpec, SequenceUpdate
 from mmserve.testing.fake_runner import FakeRunner
 
 FOLDER = Path(__file__).parent
-PAGES = ("prefix-sharing.md", "order-and-fairness.md")
+PAGES = ("prefix-sharing.md", "order-and-fairness.md", "constrained.md")
 
 _VOCAB = 128
 _MEDIA_ID = _VOCAB - 1
@@ -268,6 +282,63 @@ def programs() -> dict[str, str]:
     return {"program-graph.svg": judge.graph("svg")}
 
 
+NAME = Constraint("regex", r'\{"place":"[^"]{1,12}","number":[0-9]{1,2}\}')
+SAY = Constraint("choices", '["yes, a star", "yes, a circle", "no"]')
+
+
+def constrained() -> dict[str, str]:
+    """The drawings of `constrained.md`."""
+    record = Held(EXAMPLE)
+    odd = record.way("st", "orange", "small")
+    return {
+        "constrained-record.svg": draw_picture(EXAMPLE, record.graph, odd),
+        "record": draw_text(EXAMPLE, record.graph, None),
+        "record answer": _answer(
+            draw_text(EXAMPLE, None, record.way("star", "orange", "small"))
+        ),
+        "record replaced": _answer(draw_text(EXAMPLE, None, odd)),
+        "name": draw_text(NAME, Held(NAME).graph, None),
+        "name answer": _answer(
+            draw_text(NAME, None, Held(NAME).way('":"', "left", '","', "4", "2"))
+        ),
+        "choices": draw_text(SAY, Held(SAY).graph, Held(SAY).way("yes", " star")),
+    }
+
+
+class Held:
+    """A constraint compiled for the tokens of `tabletop`."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        tokens = load_tokenizer(Path(sgl.__file__).parent / "assets" / "tabletop")
+        facts = {
+            "eos_token_ids": (tokens.eos_token_id,),
+            "vocab_size": 768,
+            "special_ids": tokens.control_ids,
+            "encode": tokens.encode_inside,
+        }
+        compiler = GrammarCompiler(tokens.pieces, **facts)
+        self._vocabulary = Vocabulary(tokens.pieces, **facts)
+        self._make = compiler.compile(constraint)
+        self._automaton = compiler.kept()[0].automaton
+        self.graph = graph_of(self._automaton, 24)
+
+    def way(self, *drawn: str) -> Way:
+        """The answer in which these tokens are drawn, and all others are forced."""
+        token_ids = [self._vocabulary.ids[one.encode()][0] for one in drawn]
+        return walk(
+            self._make(),
+            self._vocabulary,
+            drawn_in_turn(token_ids),
+            max_steps=len(token_ids) + 1,
+            automaton=self._automaton,
+        )
+
+
+def _answer(drawing: str) -> str:
+    """The part of a drawing from its answer on."""
+    return drawing[drawing.index("answer  ") :]
+
+
 def with_drawings(page: str, drawings: dict[str, str]) -> str:
     """A page with each drawing that it names put in. Pure."""
     for name, drawing in drawings.items():
@@ -280,7 +351,7 @@ def with_drawings(page: str, drawings: dict[str, str]) -> str:
 
 def results() -> dict[Path, str]:
     """Every file that this script makes, with its text."""
-    drawings = {**sharing(), **order(), **programs()}
+    drawings = {**sharing(), **order(), **programs(), **constrained()}
     made = {FOLDER / name: text for name, text in drawings.items() if name.endswith(".svg")}
     for name in PAGES:
         path = FOLDER / name

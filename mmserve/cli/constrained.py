@@ -40,7 +40,7 @@ def _flag(doc: str) -> Any:  # noqa: ANN401
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstrainedFlags:
-    """Whose answer is drawn: the model's own, unless one of the first three says otherwise."""
+    """Whose answer is drawn; at most one of the first three is given."""
 
     answer: str | None = _flag("answer to follow, or the beginning of one")
     seed: int | None = field(
@@ -78,6 +78,7 @@ def draw_constrained(client: Client, settings: Settings, form: str) -> str:
     """
     from mmserve.constrained import GrammarCompiler  # noqa: PLC0415 - loads numpy
     from mmserve.constrained.show import (  # noqa: PLC0415 - loads numpy
+        check_followed,
         draw_picture,
         draw_text,
         drawn_at_random,
@@ -89,6 +90,7 @@ def draw_constrained(client: Client, settings: Settings, form: str) -> str:
     from mmserve.prompt import load_tokenizer  # noqa: PLC0415 - loads numpy
 
     flags = settings.of(ConstrainedFlags)
+    _check_source(flags)
     constraint = read_constraint(settings.of(AnswerForm)) or EXAMPLE
     tokenizer = load_tokenizer(Path(client.model.path))
     model_tokens: dict[str, Any] = {
@@ -101,19 +103,30 @@ def draw_constrained(client: Client, settings: Settings, form: str) -> str:
     vocabulary = Vocabulary(tokenizer.pieces, **model_tokens)
     matcher = compiler.compile(constraint)()
     automaton = next((one.automaton for one in compiler.kept()), None)
-    if flags.seed is not None:
-        draw = drawn_at_random(flags.seed)
+    text = flags.answer
+    if text is None and flags.seed is None:
+        text = _ask(client, constraint, flags.prompt)
+    if text is None:
+        draw, most = drawn_at_random(flags.seed or 0), _MAX_TOKENS
     else:
-        answer = flags.answer
-        text = _ask(client, constraint, flags.prompt) if answer is None else answer
-        draw = drawn_from(text, vocabulary)
-    way = walk(matcher, vocabulary, draw, max_steps=_MAX_TOKENS, automaton=automaton)
+        draw, most = drawn_from(text, vocabulary), len(text.encode()) + 1
+    way = walk(matcher, vocabulary, draw, max_steps=most, automaton=automaton)
+    if text is not None:
+        check_followed(text, way)
     graph = None if automaton is None else graph_of(automaton, _MAX_PLACES[form])
     if form == "json":
         parts = {"constraint": constraint, "automaton": graph, "answer": way}
         told = {name: None if part is None else asdict(part) for name, part in parts.items()}
         return json.dumps(told, indent=2, ensure_ascii=False)
     return (draw_text if form == "text" else draw_picture)(constraint, graph, way)
+
+
+def _check_source(flags: ConstrainedFlags) -> None:
+    sources = {"answer": flags.answer, "seed": flags.seed, "prompt": flags.prompt}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) > 1:
+        message = f"{' and '.join(f'--{name}' for name in given)} are both given"
+        raise BadRequest(message, field=given[0], reason="several", hint="give one of them")
 
 
 def _ask(client: Client, constraint: Constraint, prompt: str | None) -> str:

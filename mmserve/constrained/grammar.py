@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from llguidance import LLMatcher, grammar_from
+from llguidance import LLMatcher
 
 from mmserve.constrained.answer import AnswerMatcher
 from mmserve.constrained.automaton import (
@@ -18,12 +18,14 @@ from mmserve.constrained.automaton import (
     compile_choices,
     compile_regex,
 )
+from mmserve.constrained.ebnf import read_ebnf
 from mmserve.constrained.healing import FreeParser, HealingParser
 from mmserve.constrained.jump import Canonical
 from mmserve.constrained.kept import KeptGrammar
 from mmserve.constrained.llg import LlgEngine
 from mmserve.constrained.parser import Parser
-from mmserve.constrained.schema import JSON_OPTIONS, read_schema
+from mmserve.constrained.schemas import JSON_OPTIONS, Position, read_schema
+from mmserve.constrained.unique import UniqueParser
 from mmserve.constrained.vocabulary import Vocabulary
 from mmserve.core import Constraint, ConstraintRefused, Matcher
 
@@ -185,10 +187,12 @@ class GrammarCompiler:
             return _own(compile_choices(_options(constraint.value), self._vocabulary))
         is_json = constraint.kind in ("json_schema", "json_object")
         try:
-            grammar = _grammar(constraint)
-            parser = self._llg.parse(grammar, has_short_numbers=is_json)
+            grammar, uniques = _grammar(constraint)
+            parser: Parser = self._llg.parse(grammar, has_short_numbers=is_json)
         except ValueError as error:
             raise _refused(constraint, str(error)) from None
+        if uniques:
+            parser = UniqueParser(self._vocabulary, uniques, parser)
         return _Compiled(parser, _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar))
 
     def _check_satisfiable(self, constraint: Constraint, compiled: _Compiled) -> None:
@@ -212,12 +216,17 @@ def _own(automaton: Automaton) -> _Compiled:
     return _Compiled(AutomatonParser(automaton), automaton)
 
 
-def _grammar(constraint: Constraint) -> str:
-    """The constraint in llguidance's own form. Raises ValueError with its complaint."""
+def _grammar(constraint: Constraint) -> tuple[str, tuple[Position, ...]]:
+    """The constraint in llguidance's own form, and where arrays of unique items stand.
+
+    Raises ValueError with the library's complaint.
+    """
     if constraint.kind == "ebnf":
-        return grammar_from("ebnf", constraint.value)
+        return read_ebnf(constraint.value), ()
     value = '{"type": "object"}' if constraint.kind == "json_object" else constraint.value
-    return LLMatcher.grammar_from_json_schema(read_schema(value), overrides=JSON_OPTIONS)
+    plain = read_schema(value)
+    grammar = LLMatcher.grammar_from_json_schema(plain.text, overrides=JSON_OPTIONS)
+    return grammar, plain.uniques
 
 
 def _options(value: str) -> list[str]:

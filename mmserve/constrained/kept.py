@@ -35,8 +35,8 @@ class KeptGrammar:
 
     @property
     def num_masks(self) -> int | None:
-        """Masks remembered, None if that is not known. Pure."""
+        """Masks remembered now, None if that is not known. Pure."""
         if self.automaton is None:
             return None
-        mask_bytes = self.num_bytes - self.automaton.machine.num_bytes
-        return mask_bytes // (4 * self.automaton.vocabulary.num_words)
+        mask_bytes = self.automaton.num_bytes - self.automaton.machine.num_bytes
+        return max(0, mask_bytes) // (4 * self.automaton.vocabulary.num_words)

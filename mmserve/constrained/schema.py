@@ -1,7 +1,5 @@
-"""JSON schemas for the compiler: read whole and written plainly by `schemas`."""
+"""JSON schemas, read for what they allow; `schemas` does it."""
 
-from __future__ import annotations
+from mmserve.constrained.schemas import read_schema
 
-from mmserve.constrained.schemas import JSON_OPTIONS, read_schema
-
-__all__ = ["JSON_OPTIONS", "read_schema"]
+__all__ = ["read_schema"]

@@ -81,7 +81,9 @@ class PlanRow:
             is known only if `next_id` is given.
         next_id: token at position start + t, if the prompt goes on beyond this step.
         num_prompt_top: likeliest tokens reported beside each log-probability that
-            `logprobs_from` asks for.
+            `logprobs_from` and `rivals` ask for.
+        rivals: (position, token id) of tokens other than the row's own, at positions in
+            [start + 1, start + t]: report their log-probabilities given all tokens before.
     """
 
     sequence_id: int
@@ -93,6 +95,7 @@ class PlanRow:
     logprobs_from: int | None = None
     next_id: int | None = None
     num_prompt_top: int = 0
+    rivals: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,6 +149,7 @@ class SampledRow:
             penalties and masks.
         top: the likeliest tokens there, best first, as (token id, log-probability).
         prompt_logprobs: (position, log-probability, top) of prompt tokens asked for.
+        rival_logprobs: (position, token id, log-probability, top) of the row's rivals.
         error: set if this row alone failed; the others are good.
     """
 
@@ -154,6 +158,7 @@ class SampledRow:
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
     prompt_logprobs: tuple[tuple[int, float, tuple[tuple[int, float], ...]], ...] = ()
+    rival_logprobs: tuple[tuple[int, int, float, tuple[tuple[int, float], ...]], ...] = ()
     error: Exception | None = None
 
 

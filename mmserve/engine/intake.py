@@ -26,7 +26,7 @@ from mmserve.core import (
     check_sampling,
 )
 from mmserve.engine.healing import PromptHealer
-from mmserve.engine.options import Branch, branches_of, check_options
+from mmserve.engine.options import OptionTree, check_options, tree_of
 from mmserve.prompt import OptionTokens, PromptBuilder, Rendered, media_parts, with_text
 from mmserve.vision import MediaItem, MediaPlane, ResolvedMedia
 
@@ -57,20 +57,19 @@ class Prepared:
     num_healed_bytes: int = 0
     """Bytes at the start of the answer's tokens that the prompt's text ends with."""
     media_ms: MediaTimes = field(default_factory=MediaTimes)
+    tree: OptionTree | None = None
+    """Of the request's options."""
     options: tuple[Prepared, ...] = ()
-    """The prompt with each option behind it."""
-    branches: tuple[Branch, ...] = ()
-    """Of the options."""
-
-    @property
-    def sequences(self) -> tuple[Prepared, ...]:
-        """What each sequence answers, by index. Pure."""
-        return (self, *self.options) if self.options else (self,) * self.request.sampling.n
+    """The prompt with each of them behind it."""
+    num_before: int = 0
+    """Tokens before the options, in an option's own prompt too."""
+    rivals: tuple[tuple[int, int], ...] = ()
+    """What the sequence scores beside its own tokens, see `sched.SequenceSpec`."""
 
     @property
     def report(self) -> PromptReport:
         """What the caller may know as soon as the request is accepted. Pure."""
-        options = tuple(branch.token_ids for branch in self.branches)
+        options = () if self.tree is None else self.tree.options
         return PromptReport(tuple(self.prompt.token_ids.tolist()), self.clips, options)
 
 
@@ -141,8 +140,8 @@ class Intake:
     def _with_options(
         self, prepared: Prepared, rendered: Rendered, media: tuple[ResolvedMedia, ...]
     ) -> Prepared:
-        """The request with all its options, each a prompt that scores what no other has."""
-        request, num_prompt = prepared.request, prepared.prompt.num_tokens
+        """The request with all its options, each a prompt of its own."""
+        request, num_before = prepared.request, prepared.prompt.num_tokens
         goes_on = self._builder.goes_on_behind(
             request.parts, chat_template=request.chat_template, tools=request.tools
         )
@@ -154,25 +153,35 @@ class Intake:
         tokens = OptionTokens(
             self._builder.tokenizer, rendered, None if goes_on else render_with
         )
-        branches = branches_of(map(tokens.ids, request.options))
-        options = []
-        for place, branch in enumerate(branches):
-            if not branch.token_ids:
-                message = f"option {place} has no tokens"
-                raise BadRequest(message, field="options", reason="empty", position=place)
-            sampling = replace(
-                request.sampling,
-                return_logprobs=True,
-                prompt_logprobs_from=num_prompt + branch.num_shared,
-            )
-            ids = np.asarray(branch.token_ids, dtype=np.int64)
-            prompt = replace(
-                prepared.prompt, token_ids=np.concatenate([prepared.prompt.token_ids, ids])
-            )
-            scoring = replace(request, sampling=sampling)
-            self._check_length(prompt, scoring)
-            options.append(replace(prepared, request=scoring, prompt=prompt))
-        return replace(prepared, options=tuple(options), branches=branches)
+        tree = tree_of(map(tokens.ids, request.options))
+        rivals = [
+            tuple((num_before + offset, token_id) for offset, token_id in some)
+            for some in tree.rivals
+        ]
+        base = replace(prepared, tree=tree, num_before=num_before, rivals=rivals[0])
+        options = tuple(
+            self._option(base, place, rivals[place + 1]) for place in range(len(tree.options))
+        )
+        return replace(base, options=options)
+
+    def _option(
+        self, base: Prepared, place: int, rivals: tuple[tuple[int, int], ...]
+    ) -> Prepared:
+        """One option behind the prompt. Raises what it is refused with."""
+        tree, prompt = base.tree, base.prompt
+        if tree is None or not tree.options[place]:
+            message = f"option {place} has no tokens"
+            raise BadRequest(message, field="options", reason="empty", position=place)
+        sampling = replace(
+            base.request.sampling,
+            return_logprobs=True,
+            prompt_logprobs_from=base.num_before + tree.first_own(place),
+        )
+        request = replace(base.request, sampling=sampling)
+        ids = np.asarray(tree.options[place], dtype=np.int64)
+        prompt = replace(prompt, token_ids=np.concatenate([prompt.token_ids, ids]))
+        self._check_length(prompt, request, f"the prompt with option {place}")
+        return replace(base, request=request, prompt=prompt, rivals=rivals)
 
     def prepare(self, request: Request) -> Prepared:
         """`begin` and `finish` in one call, which waits for the grammar."""
@@ -199,7 +208,7 @@ class Intake:
             for index, part in enumerate(parts)
         )
 
-    def _check_length(self, prompt: Prompt, request: Request) -> None:
+    def _check_length(self, prompt: Prompt, request: Request, what: str = "the prompt") -> None:
         num_new = 0 if request.sampling.max_new_tokens == 0 else 1
         limit = min(self._model.context_length, self._model.num_slots)
         num_tokens = prompt.num_tokens + num_new
@@ -207,7 +216,7 @@ class Intake:
             media = prompt.num_image_tokens + prompt.num_video_tokens
             text = prompt.num_tokens - media
             raise ContextTooLong(
-                f"the prompt has {prompt.num_tokens} tokens ({text} of text, {media} of media) "
+                f"{what} has {prompt.num_tokens} tokens ({text} of text, {media} of media) "
                 f"and needs {num_new} more for an answer, the limit is {limit}",
                 hint="send fewer or smaller pictures, or less text"
                 if media

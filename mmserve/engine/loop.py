@@ -7,7 +7,7 @@ import queue
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +26,7 @@ from mmserve.core import (
 )
 from mmserve.engine.early import EarlyItems
 from mmserve.engine.intake import Prepared, as_ours
-from mmserve.engine.options import OptionOutputs
+from mmserve.engine.option_stream import OptionOutputs, OptionStream
 from mmserve.engine.stream import SequenceStream
 from mmserve.engine.ticket import EngineTicket
 from mmserve.prompt import Tokenizer
@@ -236,13 +236,9 @@ class EngineLoop:
         seed = prepared.request.sampling.seed
         if seed is None:
             seed = secrets.randbits(64)
-        put = ticket.put
-        if prepared.options:
-            put = OptionOutputs(put, prepared.branches).put
         added: list[int] = []
         try:
-            for index, one in enumerate(prepared.sequences):
-                stream = SequenceStream(ticket, put, index, one, self._tokenizer)
+            for index, stream in enumerate(self._open_streams(prepared, ticket)):
                 self._add_sequence(stream, seed + index * _GOLDEN)
                 added.append(self._next_id - 1)
         except Exception as error:  # noqa: BLE001  (one request must not end the loop)
@@ -253,6 +249,18 @@ class EngineLoop:
             return
         self._early.prune()
         ticket.accept(prepared.report)
+
+    def _open_streams(
+        self, prepared: Prepared, ticket: EngineTicket
+    ) -> Iterator[SequenceStream]:
+        """A stream for each sequence of a request, by index."""
+        if prepared.tree is not None:
+            outputs = OptionOutputs(ticket, prepared.tree)
+            for index, one in enumerate((prepared, *prepared.options)):
+                yield OptionStream(outputs, index, one, self._tokenizer)
+        else:
+            for index in range(prepared.request.sampling.n):
+                yield SequenceStream(ticket, index, prepared, self._tokenizer)
 
     def _add_sequence(self, stream: SequenceStream, seed: int) -> None:
         sequence_id, self._next_id = self._next_id, self._next_id + 1
@@ -267,6 +275,7 @@ class EngineLoop:
             client=request.client,
             priority=request.priority,
             matcher=prepared.new_matcher() if prepared.new_matcher is not None else None,
+            rivals=prepared.rivals,
         )
         self._scheduler.add(spec)  # last of what may fail: nothing runs without a stream
         self._streams[sequence_id] = stream

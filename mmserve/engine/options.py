@@ -1,51 +1,80 @@
-"""Options of one request: what their tokens share, and their numbers put together again.
+"""Options of one request as a tree of tokens, and who scores each of them.
 
-A token that stands at one place in the tree of options is computed and scored once, by the
-first option that has it:
+Every place of the tree is computed once, by the first sequence that comes by. Its logits score
+all tokens that follow it: the sequence's own next one, and the others as *rivals*.
 
-    prompt   P P P P                     sequence 0
-    option   P P P P  may  be            sequence 1 scores  may be
-    option   P P P P  may  be  so        sequence 2 scores  so
-    option   P P P P  may  not           sequence 3 scores  not
+    prompt -+- may -+- be            sequence 0   computes the prompt   scores may, no
+            |       +- not           sequence 1   computes may be       scores be, not
+            +- no                    sequence 2   computes not
+                                     sequence 3   computes no
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from mmserve.core import BadRequest, Finish, Output, Request, TokenLogprob
+from mmserve.core import BadRequest, Request
 
-__all__ = ["Branch", "OptionOutputs", "branches_of", "check_options"]
+__all__ = ["OptionTree", "check_options", "tree_of"]
+
+_ROOT = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    """An option's way through the tree of options.
+class OptionTree:
+    """The options of one request; sequence 0 is the prompt, sequence k is option k - 1.
 
     Args:
-        token_ids: its tokens.
-        places: for each token a number of its own for itself and those before it.
-        num_shared: tokens at its start that an earlier option has, too.
+        options: token ids of each option.
+        places: for each option, the numbers of its tokens' places. The prompt's end is place 0.
+        children: place by the place before it and a token.
+        num_shared: for each option, tokens at its start that an earlier one has, too.
+        rivals: for each sequence (offset, token id), counted from the prompt's end: what it
+            scores beside its own tokens.
     """
 
-    token_ids: tuple[int, ...]
-    places: tuple[int, ...]
-    num_shared: int
+    options: tuple[tuple[int, ...], ...]
+    places: tuple[tuple[int, ...], ...]
+    children: dict[tuple[int, int], int]
+    num_shared: tuple[int, ...]
+    rivals: tuple[tuple[tuple[int, int], ...], ...]
+
+    def first_own(self, option: int) -> int:
+        """Offset of the first token that the option's sequence scores itself. Pure."""
+        return min(self.num_shared[option] + 1, len(self.options[option]))
+
+    def place(self, sequence: int, offset: int, token_id: int) -> int:
+        """Place of a token that a sequence scores at this offset. Pure."""
+        before = _ROOT if offset == 0 else self.places[sequence - 1][offset - 1]
+        return self.children[before, token_id]
 
 
-def branches_of(options: Iterable[Sequence[int]]) -> tuple[Branch, ...]:
-    """The options' ways through their tree, in order. Pure."""
+def tree_of(options: Iterable[Sequence[int]]) -> OptionTree:
+    """The tree of these options. Pure. Cost: O(tokens)."""
+    known = tuple(map(tuple, options))
     children: dict[tuple[int, int], int] = {}
-    branches = []
-    for token_ids in options:
-        num_known, place, places = len(children), 0, []
-        for token_id in token_ids:
-            place = children.setdefault((place, token_id), len(children) + 1)
-            places.append(place)
-        num_shared = sum(place <= num_known for place in places)
-        branches.append(Branch(tuple(token_ids), tuple(places), num_shared))
-    return tuple(branches)
+    owners = [0]  # by place: the sequence that computes it
+    rivals: list[list[tuple[int, int]]] = [[] for _ in range(len(known) + 1)]
+    places, num_shared = [], []
+    for sequence, token_ids in enumerate(known, start=1):
+        path: list[int] = []
+        shared = 0
+        for offset, token_id in enumerate(token_ids):
+            before = path[-1] if path else _ROOT
+            place = children.setdefault((before, token_id), len(owners))
+            if place == len(owners):
+                if owners[before] != sequence:
+                    rivals[owners[before]].append((offset, token_id))
+                owners.append(sequence)
+            else:
+                shared += 1
+            path.append(place)
+        places.append(tuple(path))
+        num_shared.append(shared)
+    return OptionTree(
+        known, tuple(places), children, tuple(num_shared), tuple(map(tuple, rivals))
+    )
 
 
 def check_options(request: Request) -> None:
@@ -65,53 +94,3 @@ def check_options(request: Request) -> None:
             reason="conflict",
             hint="set max_new_tokens to 0, and leave out n and constraint",
         )
-
-
-class OptionOutputs:
-    """Gathers the outputs of a request with options and hands them over when all have ended.
-
-    If one sequence fails or is aborted, all end as it did. For the loop's thread.
-
-    Args:
-        put: takes the outputs, in order of their index.
-        branches: of the options.
-    """
-
-    def __init__(self, put: Callable[[Output], None], branches: tuple[Branch, ...]) -> None:
-        self._put = put
-        self._branches = branches
-        self._ends: dict[int, Output] = {}
-
-    def put(self, output: Output) -> None:
-        """Take the only output of a sequence. Changes: what is gathered."""
-        self._ends[output.index] = output
-        if len(self._ends) <= len(self._branches):
-            return
-        outputs = [self._ends[index] for index in range(len(self._ends))]
-        failure = next((o.finish for o in outputs if _is_failure(o.finish)), None)
-        scored = outputs if failure is not None else self._scored(outputs)
-        for one in scored:
-            self._put(one if failure is None else _failed(one, failure))
-
-    def _scored(self, outputs: Sequence[Output]) -> list[Output]:
-        """The outputs with the log-probabilities of all tokens of their options. Pure."""
-        known: dict[int, TokenLogprob] = {}
-        pairs = list(zip(self._branches, outputs[1:], strict=True))
-        for branch, output in pairs:
-            own = output.prompt_logprobs or ()
-            known.update(zip(branch.places[branch.num_shared :], own, strict=True))
-        return [
-            outputs[0],
-            *(
-                replace(output, prompt_logprobs=tuple(known[place] for place in branch.places))
-                for branch, output in pairs
-            ),
-        ]
-
-
-def _is_failure(finish: Finish | None) -> bool:
-    return finish is None or finish.reason in ("abort", "error")
-
-
-def _failed(output: Output, failure: Finish) -> Output:
-    return replace(output, logprobs=(), prompt_logprobs=None, finish=failure)

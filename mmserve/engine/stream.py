@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from mmserve.core import Finish, Jump, Output, SamplingParams, Timing, TokenLogprob, Usage
@@ -23,7 +22,6 @@ class SequenceStream:
 
     Args:
         ticket: whose outputs they are.
-        put: takes them.
         index: which of the request's answers.
         prepared: the request.
         tokenizer: of the model.
@@ -32,14 +30,12 @@ class SequenceStream:
     def __init__(
         self,
         ticket: EngineTicket,
-        put: Callable[[Output], None],
         index: int,
         prepared: Prepared,
         tokenizer: Tokenizer,
     ) -> None:
         self.ticket = ticket
         self.prepared = prepared
-        self._put = put
         self._index = index
         self._tokenizer = tokenizer
         self._params: SamplingParams = prepared.request.sampling
@@ -75,7 +71,7 @@ class SequenceStream:
         if self._scores is not None:
             for position, logprob, top in update.prompt_logprobs:
                 token_id = int(self.prepared.prompt.token_ids[position])
-                self._scores[position] = self._entry(token_id, logprob, top)
+                self._scores[position] = self.entry(token_id, logprob, top)
         if self._params.max_new_tokens == 0:
             return None
         self._grow(update)
@@ -133,7 +129,7 @@ class SequenceStream:
         is_news = tokens or text or update.token_id is not None or update.finish is not None
         if not is_news:
             return
-        self._put(
+        self.put(
             Output(
                 request_id=self.ticket.request_id,
                 index=self._index,
@@ -147,10 +143,27 @@ class SequenceStream:
             )
         )
 
+    def put(self, output: Output) -> None:
+        """Hand an output over. Changes: the ticket."""
+        self.ticket.put(output)
+
+    def entry(
+        self,
+        token_id: int,
+        logprob: float | None,
+        top: tuple[tuple[int, float], ...],
+        *,
+        is_forced: bool = False,
+    ) -> TokenLogprob:
+        """A token with its numbers and pieces. Pure."""
+        piece = self._tokenizer.piece
+        named = tuple((other, value, piece(other)) for other, value in top)
+        return TokenLogprob(token_id, logprob, piece(token_id), named, is_forced)
+
     def abandon(self, finish: Finish) -> None:
         """End the sequence when the scheduler has failed. Changes: the ticket."""
         timing = Timing(total=(time.monotonic() - self.ticket.created_at) * 1e3)
-        self._put(
+        self.put(
             Output(
                 request_id=self.ticket.request_id,
                 index=self._index,
@@ -166,27 +179,15 @@ class SequenceStream:
         """The likeliest next token, where none is generated."""
         if not self._params.return_logprobs or update.token_id is None:
             return ()
-        return (self._entry(update.token_id, update.logprob, update.top),)
+        return (self.entry(update.token_id, update.logprob, update.top),)
 
     def _token_logprobs(self, tokens: tuple[AnswerToken, ...]) -> tuple[TokenLogprob, ...]:
         if not self._params.return_logprobs:
             return ()
         return tuple(
-            self._entry(one.token_id, one.logprob, one.top, is_forced=one.is_forced)
+            self.entry(one.token_id, one.logprob, one.top, is_forced=one.is_forced)
             for one in tokens
         )
-
-    def _entry(
-        self,
-        token_id: int,
-        logprob: float | None,
-        top: tuple[tuple[int, float], ...],
-        *,
-        is_forced: bool = False,
-    ) -> TokenLogprob:
-        piece = self._tokenizer.piece
-        named = tuple((other, value, piece(other)) for other, value in top)
-        return TokenLogprob(token_id, logprob, piece(token_id), named, is_forced)
 
     def _prompt_logprobs(self) -> tuple[TokenLogprob, ...] | None:
         """Entries of all positions asked for, once. Changes: the scores, which are let go."""
@@ -202,7 +203,7 @@ class SequenceStream:
         for position in range(start, prompt.num_tokens):
             token_id = int(prompt.token_ids[position])
             entry = None if position in is_media else scores.get(position)
-            entries.append(entry or self._entry(token_id, None, ()))
+            entries.append(entry or self.entry(token_id, None, ()))
         return tuple(entries)
 
     def _timing(self, update: SequenceUpdate) -> Timing:

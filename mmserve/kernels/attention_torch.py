@@ -12,16 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmserve.kernels.attention import AttentionPlan, KvTensors, QueryRow
+from mmserve.kernels.loose import LooseTable
 from mmserve.kernels.segments import LooseBatch, Segment, StepSegments, plan_segments
 
 __all__ = ["KvWriter", "TorchAttention"]
 
 MAX_SCORES = 1 << 22
 """Most scores held at once by one product (16 MiB of float32)."""
-MAX_GATHERED = 1 << 20
-"""Most values of keys gathered at once; larger buffers cost new pages each time."""
+MAX_GATHERED = 1 << 19
+"""Most values of keys gathered at once, so that they are in the cache when they are read."""
 
 _Where = slice | Tensor
+_Answer = tuple[Tensor, Tensor]
+"""Outputs [n, H / G, G, D] and log-sum-exps [n, H / G, G] of n queries."""
 
 
 class TorchAttention:
@@ -71,18 +74,54 @@ class _Part:
     segment: Segment
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """A loose batch on the device: `slots` int64 [R * L], `padding` bool [R, L]."""
+    """Rows of a loose table on the device.
 
-    queries: _Where
-    slots: Tensor
-    padding: Tensor
-    level: int
+    Args:
+        table: R rows of n queries on L slots.
+        some: the rows taken.
+        num_tokens: tokens of the step; place `num_tokens` takes what padding answers.
+        device: where the KV lies.
+    """
+
+    __slots__ = ("_biases", "hidden", "queries", "shape", "slots", "targets")
+
+    def __init__(
+        self, table: LooseTable, some: slice, num_tokens: int, device: torch.device
+    ) -> None:
+        queries = table.queries[some]
+        targets = np.where(table.is_query[some], queries, num_tokens)
+        self.shape = (*queries.shape, table.slots.shape[1])
+        self.queries = _where(queries.reshape(-1), device)
+        self.targets = _where(targets.reshape(-1), device)
+        self.slots = _where(table.slots[some].reshape(-1), device)
+        is_hidden = table.is_hidden[some]
+        self.hidden = torch.from_numpy(is_hidden).to(device) if is_hidden.any() else None
+        self._biases: dict[int, Tensor] = {}
+
+    def hides(self, heads: int) -> Tensor:
+        """Bool [R, n * heads, L], or [R, 1, L] if n is 1, of `hidden`. Pure."""
+        if self.hidden is None:
+            return torch.zeros(1, 1, 1, dtype=torch.bool, device=self._device)
+        return self.hidden if self.shape[1] == 1 else self.hidden.repeat_interleave(heads, dim=1)
+
+    def bias(self, heads: int) -> Tensor | None:
+        """`hides` as float32 [R, 1, ..., L], 0 or minus infinity; kept for all layers."""
+        if self.hidden is None:
+            return None
+        if heads not in self._biases:
+            hides = self.hides(heads)
+            seen = torch.zeros((), device=self.hidden.device)
+            self._biases[heads] = seen.masked_fill(hides, -torch.inf).unsqueeze(1)
+        return self._biases[heads]
 
 
 class _TorchPlan:
-    """See `AttentionPlan`."""
+    """See `AttentionPlan`.
+
+    What is gathered lies in the same two rooms at every layer: with fresh memory each time, 16
+    queries on 320 slots each took 4.3 ms a layer instead of 1.1.
+    """
 
     def __init__(self, kv: KvTensors, step: StepSegments) -> None:
         self._kv = kv
@@ -96,44 +135,71 @@ class _TorchPlan:
             )
             for s in step.segments
         ]
-        self._batches = [part for batch in step.batches for part in _batches(batch, kv)]
+        self._batches = [
+            (batch.level, part) for batch in step.batches for part in _cut(batch, kv, step)
+        ]
+        places = [part.slots for part in self._parts]
+        places += [batch.slots for _, batch in self._batches]
+        most = max((len(some) for some in places if isinstance(some, Tensor)), default=0)
+        num_groups, _, size = kv.keys.shape[1:]
+        self._rooms = kv.keys.new_empty((2, num_groups, most, size))
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         num_tokens, num_heads, size = queries.shape
-        keys, values = self._kv.keys[layer], self._kv.values[layer]
-        num_groups = keys.shape[0]
+        num_groups = self._kv.keys.shape[1]
         grouped = queries.view(num_tokens, num_groups, -1, size)
         grouped = grouped.transpose(0, 1).contiguous()  # [G, T, H / G, D]
         merge = _Merge(grouped, self._step.num_levels)
         for part in self._parts:
-            asked = grouped[:, part.queries]
-            out, lse = _attend_part(asked, keys[:, part.slots], values[:, part.slots], part)
-            merge.put(part.segment.level, part.queries, out, lse)
-        for batch in self._batches:
-            out, lse = _attend_batch(grouped[:, batch.queries], keys, values, batch)
-            merge.put(batch.level, batch.queries, out, lse)
-        return merge.total().transpose(0, 1).reshape(num_tokens, num_heads, size)
+            answer = _attend_part(
+                grouped[:, part.queries], *self._read(layer, part.slots), part
+            )
+            merge.put(part.segment.level, part.queries, answer)
+        for level, batch in self._batches:
+            asked = grouped[:, batch.queries]
+            answer = _attend_batch(asked, *self._read(layer, batch.slots), batch)
+            merge.put(level, batch.targets, answer)
+        return merge.total().transpose(1, 2).reshape(num_tokens, num_heads, size)
+
+    def _read(self, layer: int, slots: _Where) -> tuple[Tensor, Tensor]:
+        """Keys and values [G, L, D] of some slots, until the next are read."""
+        return (
+            _gather(self._kv.keys[layer], slots, self._rooms[0]),
+            _gather(self._kv.values[layer], slots, self._rooms[1]),
+        )
 
 
 class _Merge:
-    """Parts of each query's output, one buffer a level, joined by their log-sum-exp."""
+    """Parts of each query's output, one buffer a level, joined by their log-sum-exp.
+
+    Buffers are [levels, T + 1, H / G, G, D], as the fused kernel lays out its answers; the last
+    place is for answers that nobody asked for.
+    """
 
     def __init__(self, grouped: Tensor, num_levels: int) -> None:
-        self._out = grouped.new_zeros((num_levels, *grouped.shape))
-        self._lse = grouped.new_full((num_levels, *grouped.shape[:-1]), -torch.inf)
+        num_groups, num_tokens, heads, size = grouped.shape
+        shape = (num_levels, num_tokens + 1, heads, num_groups)
+        if num_levels == 1:
+            self._out = grouped.new_empty((*shape, size))
+            self._lse = grouped.new_empty(shape)
+        else:
+            self._out = grouped.new_zeros((*shape, size))
+            self._lse = grouped.new_full(shape, -torch.inf)
 
-    def put(self, level: int, queries: _Where, out: Tensor, lse: Tensor) -> None:
-        """Lay down [G, n, H / G, D] outputs and [G, n, H / G] log-sum-exps. Changes: self."""
-        self._out[level][:, queries] = out
-        self._lse[level][:, queries] = lse
+    def put(self, level: int, queries: _Where, answer: _Answer) -> None:
+        """Lay down outputs [n, H / G, G, D] and log-sum-exps [n, H / G, G]. Changes: self."""
+        out, lse = answer
+        self._out[level][queries] = out
+        self._lse[level][queries] = lse
 
     def total(self) -> Tensor:
+        """[T, H / G, G, D] outputs."""
         if len(self._out) == 1:
-            return self._out[0]
-        weight = torch.softmax(self._lse, dim=0).unsqueeze(-1)
-        total = self._out[0] * weight[0]
+            return self._out[0, :-1]
+        weight = torch.softmax(self._lse[:, :-1], dim=0).unsqueeze(-1)
+        total = self._out[0, :-1] * weight[0]
         for level in range(1, len(self._out)):
-            total.addcmul_(self._out[level], weight[level])
+            total.addcmul_(self._out[level, :-1], weight[level])
         return total
 
 
@@ -144,37 +210,33 @@ def _where(places: NDArray[np.int64], device: torch.device) -> _Where:
     return torch.tensor(places, device=device)
 
 
-def _batches(batch: LooseBatch, kv: KvTensors) -> Iterator[_Batch]:
+def _cut(batch: LooseBatch, kv: KvTensors, step: StepSegments) -> Iterator[_Batch]:
     """The batch on the device, in pieces that gather at most MAX_GATHERED values of keys."""
-    table, device = batch.table, kv.keys.device
-    width = kv.keys.shape[1] * kv.keys.shape[3]
-    step = max(1, MAX_GATHERED // (width * table.slots.shape[1]))
-    for first in range(0, len(table.queries), step):
-        some = slice(first, first + step)
-        yield _Batch(
-            queries=_where(table.queries[some], device),
-            slots=torch.from_numpy(table.slots[some].reshape(-1)).to(device),
-            padding=torch.from_numpy(table.is_padding[some]).to(device),
-            level=batch.level,
-        )
+    table = batch.table
+    width = kv.keys.shape[1] * kv.keys.shape[3] * table.slots.shape[1]
+    num_pieces = -(-len(table.queries) * width // MAX_GATHERED)
+    num_rows = max(1, -(-len(table.queries) // num_pieces))
+    for first in range(0, len(table.queries), num_rows):
+        some = slice(first, first + num_rows)
+        yield _Batch(table, some, step.num_queries, kv.keys.device)
 
 
-def _attend_part(
-    queries: Tensor, keys: Tensor, values: Tensor, part: _Part
-) -> tuple[Tensor, Tensor]:
-    """[G, n, h, D] queries on [G, L, D]; outputs [G, n, h, D] and lse [G, n, h]."""
+def _attend_part(queries: Tensor, keys: Tensor, values: Tensor, part: _Part) -> _Answer:
+    """[G, n, h, D] queries on [G, L, D]."""
     num_groups, num_queries, heads, size = queries.shape
     if part.segment.is_causal:
         return _attend_causal(queries, keys, values, part.segment.window)
     flat = queries.reshape(num_groups, num_queries * heads, size)
+    if _has_flash(queries):
+        return _answer(*_flash(flat[None], keys[None], values[None], bias=None), heads)
     step = max(1, MAX_SCORES // (num_groups * keys.shape[1]))
     parts = [_softmax_product(some, keys, values, None) for some in flat.split(step, dim=1)]
-    return _joined(parts, queries.shape)
+    return _joined(parts, heads)
 
 
 def _attend_causal(
     queries: Tensor, keys: Tensor, values: Tensor, window: int | None
-) -> tuple[Tensor, Tensor]:
+) -> _Answer:
     """Queries are the last n of L tokens; each sees itself and all before, or `window`."""
     num_groups, num_queries, heads, size = queries.shape
     num_keys = keys.shape[1]
@@ -193,33 +255,54 @@ def _attend_causal(
         flat = chunk.reshape(num_groups, -1, size)
         hidden = hidden.repeat_interleave(heads, dim=0)
         parts.append(_softmax_product(flat, keys, values, hidden))
-    return _joined(parts, queries.shape)
+    return _joined(parts, heads)
 
 
 def _has_flash(queries: Tensor) -> bool:
     return queries.device.type == "cpu" and queries.dtype == torch.float32
 
 
-def _flash_causal(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def _flash_causal(queries: Tensor, keys: Tensor, values: Tensor) -> _Answer:
     """The CPU's fused kernel; heads of a group read one key head through a stride of 0."""
-    heads = queries.shape[2]
-    shape = (-1, heads, -1, -1)
+    shape = (-1, queries.shape[2], -1, -1)
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         queries.transpose(1, 2),
         keys.unsqueeze(1).expand(shape),
         values.unsqueeze(1).expand(shape),
         is_causal=True,
     )
-    return out.transpose(1, 2), lse.view(lse.shape[0], heads, -1).transpose(1, 2)
+    return out.permute(2, 1, 0, 3), lse.permute(2, 1, 0)
 
 
-def _joined(parts: list[tuple[Tensor, Tensor]], shape: torch.Size) -> tuple[Tensor, Tensor]:
+def _flash(
+    queries: Tensor, keys: Tensor, values: Tensor, *, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """[R, G, M, D] queries on [R, G, L, D]; outputs [R, G, M, D], log-sum-exp [R, G, M].
+
+    16 rows of four queries on 300 slots take 0.95 ms instead of the 1.1 of a softmax between
+    two products, 1,536 queries on 2,000 slots 24 ms instead of 48.
+    """
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        queries, keys, values, attn_mask=bias
+    )
+    return out, lse
+
+
+def _answer(out: Tensor, lse: Tensor, heads: int) -> _Answer:
+    """From [R, G, n * heads, D] and [R, G, n * heads], rows end to end."""
+    num_groups, size = out.shape[1], out.shape[3]
+    out = out.transpose(1, 2).reshape(-1, heads, num_groups, size)
+    return out, lse.transpose(1, 2).reshape(-1, heads, num_groups)
+
+
+def _joined(parts: list[tuple[Tensor, Tensor]], heads: int) -> _Answer:
+    """Pieces [G, M, D] and [G, M] of one segment, along M."""
     if len(parts) == 1:
         out, lse = parts[0]
     else:
         out = torch.cat([part[0] for part in parts], dim=1)
         lse = torch.cat([part[1] for part in parts], dim=1)
-    return out.view(shape), lse.view(shape[:-1])
+    return _answer(out[None], lse[None], heads)
 
 
 def _softmax_product(
@@ -242,14 +325,32 @@ def _softmax_product(
     return out, total.log_().add_(peak).squeeze(-1)
 
 
-def _attend_batch(
-    queries: Tensor, keys: Tensor, values: Tensor, batch: _Batch
-) -> tuple[Tensor, Tensor]:
-    """[G, R, h, D] single queries, each on its own padded [L] slots."""
-    num_groups, num_queries, heads, size = queries.shape
-    flat = queries.reshape(num_groups * num_queries, heads, size)
-    own_keys = keys.index_select(1, batch.slots).view(len(flat), -1, size)
-    own_values = values.index_select(1, batch.slots).view(len(flat), -1, size)
-    padding = batch.padding.repeat(num_groups, 1).unsqueeze(1)
-    out, lse = _softmax_product(flat, own_keys, own_values, padding)
-    return out.view(queries.shape), lse.view(queries.shape[:-1])
+def _gather(store: Tensor, slots: _Where, room: Tensor) -> Tensor:
+    """[G, L, D] of `store` [G, N, D]: a view of it, or of `room`. Changes: `room`."""
+    if isinstance(slots, slice):
+        return store[:, slots]
+    num_groups, _, size = store.shape
+    gathered = room.view(-1)[: num_groups * len(slots) * size].view(num_groups, -1, size)
+    return torch.index_select(store, 1, slots, out=gathered)
+
+
+def _attend_batch(queries: Tensor, keys: Tensor, values: Tensor, batch: _Batch) -> _Answer:
+    """[G, R * n, h, D] queries, n of a row, each row on its own part of [G, R * L, D]."""
+    num_groups, _, heads, size = queries.shape
+    num_rows, num_queries, num_slots = batch.shape
+    flat = queries.reshape(num_groups, num_rows, num_queries * heads, size)
+    keys = keys.view(num_groups, num_rows, num_slots, size)
+    values = values.view(num_groups, num_rows, num_slots, size)
+    if _has_flash(queries):
+        bias = batch.bias(heads)
+        found = _flash(*(some.transpose(0, 1) for some in (flat, keys, values)), bias=bias)
+        return _answer(*found, heads)
+    hides = batch.hides(heads)
+    out, lse = _softmax_product(
+        flat.flatten(0, 1),
+        keys.flatten(0, 1),
+        values.flatten(0, 1),
+        None if hides is None else hides.repeat(num_groups, 1, 1),
+    )
+    out, lse = out.view(flat.shape), lse.view(flat.shape[:-1])
+    return _answer(out.transpose(0, 1), lse.transpose(0, 1), heads)

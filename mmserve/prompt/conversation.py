@@ -154,7 +154,8 @@ class Conversations:
         if before is None:
             return False
         end = _Item("text", scene.marks.mark("e"))
-        return self._cut(turns, [*contents[:-1], [end]], scene) == before
+        bare = self._cut(turns, [*contents[:-1], [end]], scene)
+        return bare == before or not bare.startswith(before)
 
     def _with_tools(
         self, turns: Sequence[Turn], tools: Sequence[str], scene: _Scene

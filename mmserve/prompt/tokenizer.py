@@ -22,7 +22,7 @@ from tokenizers import Tokenizer as Backend
 from mmserve.core import BadRequest
 from mmserve.prompt.token_bytes import piece_rule
 
-__all__ = ["Stretch", "Tokenizer", "check_text"]
+__all__ = ["Stretch", "Tokenizer", "check_text", "cut_stretches"]
 
 _MARKUP = re.compile(r"\s*(?:<.+>|\[.+\]|\(<.+>\)|\{.+\}|<\|.*|.*\|>)\s*", re.DOTALL)
 
@@ -55,6 +55,19 @@ def check_text(text: str, field: str) -> str:
             message, field=field, reason="surrogate", position=error.start, hint=hint
         ) from None
     return text
+
+
+def cut_stretches(
+    stretches: Iterable[Stretch], cut: int
+) -> tuple[list[Stretch], list[Stretch]]:
+    """The stretches before and behind character `cut` of their joined text. Pure."""
+    first, second = [], []
+    for stretch in stretches:
+        place = max(0, cut)
+        first.append(Stretch(stretch.text[:place], stretch.is_template))
+        second.append(Stretch(stretch.text[place:], stretch.is_template))
+        cut -= len(stretch.text)
+    return [one for one in first if one.text], [one for one in second if one.text]
 
 
 class Tokenizer:
@@ -141,7 +154,9 @@ class Tokenizer:
             position = end
         return ids + self._run(text[position:], at_start=at_start and position == 0)
 
-    def split_settled(self, stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
+    def split_settled(
+        self, stretches: Sequence[Stretch]
+    ) -> tuple[list[Stretch], list[Stretch]]:
         """The stretches cut where tokens of the first part are certain, whatever text follows.
 
         They are cut behind the last control token; a text without one is all second part. The
@@ -153,12 +168,7 @@ class Tokenizer:
         for _, end, control in self._find(text, stretches):
             looks_ahead = control.rstrip or control.is_word
             cut = end if text[end:].strip() or not looks_ahead else 0
-        first, second = [], []
-        for stretch in stretches:
-            first.append(Stretch(stretch.text[: max(cut, 0)], stretch.is_template))
-            second.append(Stretch(stretch.text[max(cut, 0) :], stretch.is_template))
-            cut -= len(stretch.text)
-        return first, [stretch for stretch in second if stretch.text]
+        return cut_stretches(stretches, cut)
 
     def token_id(self, spelling: str) -> int | None:
         """Id of a token by its spelling in the vocabulary, or None. Pure."""

@@ -47,14 +47,15 @@ class Layout:
 def num_wanted(row: PlanRow) -> int:
     """How many of the row's last tokens need an output. Pure."""
     num_tokens = len(row.token_ids)
+    end = row.start + num_tokens
     wanted = 0 if row.sampling is None else 1
-    if row.logprobs_from is None:
-        return wanted
-    first = max(row.logprobs_from, row.start + 1)
-    last_known = row.start + num_tokens - (row.next_id is None)
-    if first <= last_known:
-        wanted = row.start + num_tokens + 1 - first
-    return wanted
+    scored = [position for position, _ in row.rivals]
+    if row.logprobs_from is not None:
+        first = max(row.logprobs_from, row.start + 1)
+        last_known = end - (row.next_id is None)
+        if first <= last_known:
+            scored.append(first)
+    return max([wanted, *(end + 1 - position for position in scored)])
 
 
 def lay_out(plan: ForwardPlan) -> Layout:

@@ -24,7 +24,7 @@ from mmserve.kernels import AttentionBackend, Drawn, sample
 from mmserve.models import Model
 from mmserve.runner.feature_store import FeatureStore
 from mmserve.runner.kv_store import KvStore
-from mmserve.runner.scores import Score, score_prompt
+from mmserve.runner.scores import Scores, score_prompt
 from mmserve.runner.step import Layout, StepAttention, lay_out, to_device
 
 __all__ = ["TorchRunner"]
@@ -106,8 +106,8 @@ class TorchRunner:
             drawn = dict(zip(sampled, sample(logits, asked), strict=True))
         answers: list[SampledRow] = []
         for i, row in enumerate(plan.rows):
-            scores: tuple[Score, ...] = ()
-            if row.logprobs_from is not None:
+            scores = Scores()
+            if row.logprobs_from is not None or row.rivals:
                 mine = outputs[ends[i] - int(layout.wanted[i]) : ends[i]]
                 scores = score_prompt(row, mine, self._model.decoder)
             mask = masks.get(i)
@@ -137,7 +137,7 @@ def _under(masks: Masks, plan: ForwardPlan) -> list[RowSampling]:
     return asked
 
 
-def _answer(step: int, row: PlanRow, drawn: Drawn, scores: tuple[Score, ...]) -> SampledRow:
+def _answer(step: int, row: PlanRow, drawn: Drawn, scores: Scores) -> SampledRow:
     error = None
     if drawn.fault is not None:
         message = f"sequence {row.sequence_id} failed in step {step}: {drawn.fault}"
@@ -147,6 +147,7 @@ def _answer(step: int, row: PlanRow, drawn: Drawn, scores: tuple[Score, ...]) ->
         token_id=drawn.token_id,
         logprob=drawn.logprob,
         top=drawn.top,
-        prompt_logprobs=scores,
+        prompt_logprobs=scores.known,
+        rival_logprobs=scores.rivals,
         error=error,
     )

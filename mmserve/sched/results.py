@@ -77,11 +77,11 @@ def _commit_row(
     if row.logprobs_from is not None:
         num_reported = sequence.computed + (row.next_id is not None)
         sequence.next_score = max(sequence.next_score, num_reported)
-    growth = Growth(scores, _opening(roster, sequence))
+    growth = Growth(scores, result.rival_logprobs, _opening(roster, sequence))
     if sequence.ending is not None:
         return _towards_end(roster, sequence, growth)
     if not planned.is_last:
-        return roster.news(sequence, growth) if scores or growth.opening else None
+        return roster.news(sequence, growth) if growth.is_news else None
     finish = _take_token(roster, sequence, result)
     if result.token_id is not None:
         growth = replace(growth, token=(result.token_id, result.logprob, result.top))
@@ -132,7 +132,7 @@ def _towards_end(roster: Roster, sequence: Sequence, growth: Growth) -> Sequence
     """News of an answer whose tokens are all known; it ends when the last is all that lacks."""
     if sequence.ending is not None and sequence.missing <= 1:
         return roster.end(sequence, sequence.ending, growth)
-    return roster.news(sequence, growth) if growth.scores or growth.opening else None
+    return roster.news(sequence, growth) if growth.is_news else None
 
 
 def _fail_rows(

@@ -34,6 +34,9 @@ class SequenceSpec:
         client: who asked; service is shared fairly between clients.
         priority: higher goes first among the client's own.
         matcher: the answer's grammar; owned by the sequence from now on.
+        rivals: (position, token id): other tokens to score where the prompt has its own, or
+            behind its end. Each position lies behind the first one that `sampling` scores, or
+            at the prompt's end.
     """
 
     sequence_id: int
@@ -44,6 +47,7 @@ class SequenceSpec:
     client: str = ""
     priority: int = 0
     matcher: Matcher | None = None
+    rivals: tuple[tuple[int, int], ...] = ()
 
 
 def first_score(spec: SequenceSpec) -> int:

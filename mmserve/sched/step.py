@@ -271,7 +271,9 @@ class StepBuilder:
         self._memory.advance(sequence, match)
         pending = self._memory.take(sequence, stop - start)
         self._account(sequence, start, stop, pending)
+        spec = sequence.spec
         is_scored = sequence.next_score < sequence.score_stop and stop >= sequence.next_score
+        rivals = tuple(rival for rival in spec.rivals if start < rival[0] <= stop)
         row = PlanRow(
             sequence_id=sequence.sequence_id,
             start=start,
@@ -281,7 +283,8 @@ class StepBuilder:
             sampling=sampling,
             logprobs_from=sequence.next_score if is_scored else None,
             next_id=sequence.tokens[stop] if is_scored and stop < known else None,
-            num_prompt_top=sequence.spec.sampling.top_logprobs if is_scored else 0,
+            num_prompt_top=spec.sampling.top_logprobs if is_scored or rivals else 0,
+            rivals=rivals,
         )
         self.rows.append(PlannedRow(sequence, row, pending, stop == known, num_cached))
         self.num_tokens_left -= stop - start

@@ -10,6 +10,7 @@ from mmserve.sched.sequence import Sequence
 __all__ = [
     "NO_GROWTH",
     "Growth",
+    "RivalScore",
     "SchedCounts",
     "Score",
     "SequenceUpdate",
@@ -22,6 +23,7 @@ __all__ = [
 Top = tuple[tuple[int, float], ...]
 Token = tuple[int, float | None, Top]
 Score = tuple[int, float, Top]
+RivalScore = tuple[int, int, float, Top]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class SequenceUpdate:
         prompt_logprobs: (position, log-probability, top) of prompt tokens, each reported once.
         forced_logprobs: the same of the answer's forced tokens, by position in the answer; they
             come when their step has run, and are known before `token_id` is drawn.
+        rival_logprobs: (position, token id, log-probability, top) of the spec's rivals; after a
+            retraction perhaps once more.
         queue_ms: from arrival to the first step, so far.
         prefill_ms: forward time of the steps that computed prompt tokens of it, so far.
         encode_ms: encode time of the steps that encoded media for it, so far.
@@ -54,6 +58,7 @@ class SequenceUpdate:
     opening: tuple[int, ...] = ()
     jump: Jump | None = None
     prompt_logprobs: tuple[Score, ...] = ()
+    rival_logprobs: tuple[RivalScore, ...] = ()
     forced_logprobs: tuple[Score, ...] = ()
     finish: Finish | None = None
     queue_ms: float = 0.0
@@ -66,9 +71,15 @@ class Growth:
     """What a step gave a sequence, in order; `scores` are by position in prompt and answer."""
 
     scores: tuple[Score, ...] = ()
+    rivals: tuple[RivalScore, ...] = ()
     opening: tuple[int, ...] = ()
     token: Token | None = None
     jump: Jump | None = None
+
+    @property
+    def is_news(self) -> bool:
+        """Whether a step that drew no token gave something to tell. Pure."""
+        return bool(self.scores or self.rivals or self.opening)
 
 
 NO_GROWTH = Growth()
@@ -152,6 +163,7 @@ def update_of(
         opening=growth.opening,
         jump=growth.jump,
         prompt_logprobs=tuple(score for score in growth.scores if score[0] < num_prompt),
+        rival_logprobs=growth.rivals,
         forced_logprobs=tuple(
             (position - num_prompt, logprob, top)
             for position, logprob, top in growth.scores

@@ -47,7 +47,7 @@ class Calls:
             self._client.submit(replace(request, request_id=uuid.uuid4().hex))
             for request in requests
         ]
-        call = OpenCall(self, tickets, requests[0].sampling.n)
+        call = OpenCall(self, tickets, requests[0].num_sequences)
         self._open[call] = frozenset(shown_ids)
         return call
 

@@ -60,7 +60,7 @@ async def generate(service: Service, http: HttpRequest) -> Response:
     opened = service.calls.open(call.requests, {name, *names, *_listed(call)})
     form = _Form(call, opened, names, started_s)
     if call.choices is not None:
-        scores = await score_choices(service, http, call, opened, name)
+        scores = await score_choices(http, call, opened)
         answer = _answer(form, 0, scores.base, scores.base)
         answer["meta_info"]["choices"] = scores.choices
         return JSONResponse(answer, headers={ID_HEADER: name})

@@ -135,7 +135,7 @@ def native_call(
     body.neutral("token_ids_logprob", allowed=([],))
     body.take("modalities", lambda value, name: _check_modalities(value, name, prompts), None)
     call = NativeCall(
-        requests=_requests(_take_shared(body, caller), prompts, samplings),
+        requests=_requests(_take_shared(body, caller), prompts, samplings, choices or ()),
         scores=tuple(scores),
         rids=body.take("rid", _rids, None),
         choices=choices,
@@ -178,7 +178,10 @@ def _take_shared(body: Body, caller: Caller) -> _Shared:
 
 
 def _requests(
-    shared: _Shared, prompts: NativePrompts, samplings: Sequence[SamplingParams]
+    shared: _Shared,
+    prompts: NativePrompts,
+    samplings: Sequence[SamplingParams],
+    options: tuple[str, ...],
 ) -> tuple[Request, ...]:
     return tuple(
         Request(
@@ -188,6 +191,7 @@ def _requests(
             client=shared.client,
             cache_salt=shared.cache_salt,
             priority=shared.priority,
+            options=options,
         )
         for parts, sampling in zip(prompts.parts, samplings, strict=True)
     )

@@ -42,6 +42,7 @@ from mmserve.core import (
     Usage,
     VideoPart,
 )
+from mmserve.prompt import with_text
 
 __all__ = ["FakeClient", "FakeTicket", "fake_logprob"]
 
@@ -235,12 +236,15 @@ class FakeClient:
         if failure is not None:
             ticket.accept(failure)
         else:
-            ticket.accept(PromptReport(ids))
+            options = tuple(self._option_ids(request, ids, text) for text in request.options)
+            ticket.accept(PromptReport(ids, options=options))
             usage = self._counted(ids)
             for index in range(request.sampling.n):
                 text = self._rule(prompt, request) + (str(index) if index else "")
                 for output in self._outputs(request, ticket, index, text, ids, usage):
                     ticket.put(output)
+            for index, option in enumerate(options, start=1):
+                ticket.put(_scored(request, index, ids, option))
             ticket.put(None)
         ticket.has_ended = True
 
@@ -296,6 +300,16 @@ class FakeClient:
             ids += piece
         return tuple(ids + self.tokenize(text))
 
+    def _option_ids(
+        self, request: Request, ids: tuple[int, ...], option: str
+    ) -> tuple[int, ...]:
+        """Ids behind the prompt's, as the engine finds them."""
+        parts = with_text(request.parts, option)
+        joined = self._ids(replace(request, parts=parts))
+        if len(joined) > len(ids) and joined[: len(ids)] == ids:
+            return joined[len(ids) :]
+        return tuple(self.tokenize(option))
+
     def _counted(self, ids: tuple[int, ...]) -> Usage:
         with self._lock:
             cached = max((_common(ids, seen) for seen in self._seen), default=0)
@@ -343,6 +357,25 @@ def _prompt_logprobs(
     return tuple(
         TokenLogprob(ids[k], fake_logprob(ids[:k], ids[k]) if k else None, b"")
         for k in range(first, len(ids))
+    )
+
+
+def _scored(
+    request: Request, index: int, ids: tuple[int, ...], option: tuple[int, ...]
+) -> Output:
+    joined = (*ids, *option)
+    return Output(
+        request.request_id,
+        index,
+        "",
+        (),
+        Usage(len(joined)),
+        prompt_logprobs=tuple(
+            TokenLogprob(joined[k], fake_logprob(joined[:k], joined[k]), b"")
+            for k in range(len(ids), len(joined))
+        ),
+        finish=Finish("length"),
+        timing=Timing(total=1.0),
     )
 
 

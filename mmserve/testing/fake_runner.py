@@ -138,14 +138,14 @@ class FakeRunner:
             return SampledRow(row.sequence_id, error=error)
         places = np.arange(len(row.slots), dtype=np.uint64)
         prefixes = _mix(np.cumsum(_mix(self._words[row.slots] + places)))
-        scores = self._scores(row, prefixes)
+        scores, rivals = self._scores(row, prefixes), _rivals(row, prefixes)
         if row.sampling is None:
-            return SampledRow(row.sequence_id, prompt_logprobs=scores)
+            return SampledRow(row.sequence_id, prompt_logprobs=scores, rival_logprobs=rivals)
         sampling = replace(row.sampling, allowed=mask)
         token_id = self._draw(row, sampling, prefixes[-1])
         logprob = _logprob(prefixes[-1], token_id)
         top = self._top(prefixes[-1], row.sampling.params.top_logprobs)
-        return SampledRow(row.sequence_id, token_id, logprob, top, scores)
+        return SampledRow(row.sequence_id, token_id, logprob, top, scores, rivals)
 
     def _draw(self, row: PlanRow, sampling: RowSampling, word: np.uint64) -> int:
         words = np.array([word], dtype=np.uint64)
@@ -192,6 +192,16 @@ class FakeRunner:
             return ()
         ranked = [(token_id, _logprob(word, token_id)) for token_id in range(self._vocab_size)]
         return tuple(sorted(ranked, key=lambda pair: -pair[1])[:num_top])
+
+
+def _rivals(
+    row: PlanRow, prefixes: Words
+) -> tuple[tuple[int, int, float, tuple[tuple[int, float], ...]], ...]:
+    """Scores of the row's rivals."""
+    return tuple(
+        (position, token_id, _logprob(prefixes[position - 1], token_id), ())
+        for position, token_id in row.rivals
+    )
 
 
 def _mix(words: Words) -> Words:

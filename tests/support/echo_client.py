@@ -160,14 +160,15 @@ class EchoTicket:
     def is_running(self) -> bool:
         """Whether a sequence has not ended."""
         is_refused = self.said in self._client.refusals
-        return not is_refused and len(self.ends) < self._request.sampling.n
+        return not is_refused and len(self.ends) < self._request.num_sequences
 
     def report(self, timeout_s: float | None = None) -> PromptReport:
         """The prompt's ids, or the refusal."""
         self._check()
         clips = [part for part in _flat(self._request.parts) if isinstance(part, VideoPart)]
         frames = tuple(FrameReport((0.0, 0.5)) for _ in clips)
-        return PromptReport(tuple(self._prompt_ids()), frames)
+        options = tuple(tuple(text.encode()) for text in self._request.options)
+        return PromptReport(tuple(self._prompt_ids()), frames, options)
 
     async def report_async(self) -> PromptReport:
         """As `report`."""
@@ -191,7 +192,7 @@ class EchoTicket:
     def cancel(self) -> None:
         """The next output is the end."""
         self.is_cancelled = True
-        for index in range(self._request.sampling.n):
+        for index in range(self._request.num_sequences):
             self.ends.setdefault(index, "abort")
 
     def _check(self) -> None:
@@ -238,6 +239,9 @@ class EchoTicket:
                     yield self._end(index, position, reason, extra if is_scored else (), scores)
             if is_last:
                 return
+        for index, option in enumerate(self._request.options, start=1):
+            told = tuple(entry(token_id, 0) for token_id in option.encode())
+            yield self._end(index, 0, Finish("length"), scores=told)
 
     def _answer(self, params: SamplingParams) -> tuple[str, str | None]:
         text = self._client.answers.get(self.said, self.said)

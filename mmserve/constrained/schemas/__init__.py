@@ -7,6 +7,8 @@ the places that one value must satisfy at once, and drops what no value that end
 The plain schema says the same, or less, in the few words that llguidance enforces.
 """
 
-from mmserve.constrained.schemas.reader import JSON_OPTIONS, read_schema
+from mmserve.constrained.schemas.facts import key_of
+from mmserve.constrained.schemas.reader import JSON_OPTIONS, PlainSchema, read_schema
+from mmserve.constrained.schemas.uniques import NOWHERE, Position
 
-__all__ = ["JSON_OPTIONS", "read_schema"]
+__all__ = ["JSON_OPTIONS", "NOWHERE", "PlainSchema", "Position", "key_of", "read_schema"]

@@ -38,11 +38,13 @@ from mmserve.core import ConstraintRefused
 __all__ = ["NOTHING", "Expander", "child", "item"]
 
 _MAX_ALTERNATIVES = 256
-_MAX_MEETS = 40_000
+_MAX_MEETS = 20_000
+_MAX_TEXT_PROOFS = 2_000
 _MAX_STACK = 200
 _MAX_PROOF_DEPTH = 4
 _OLD = ("divisibleBy", "disallow", "extends")
 _REFERENCES = ("$ref", "$recursiveRef", "$dynamicRef")
+_MAY_BE_EMPTY = frozenset(("string", "array", "object"))
 _TRUE = Place("#true")
 _FALSE = Place("#false", schema=False)
 NOTHING: Conj = (_FALSE,)
@@ -74,6 +76,7 @@ class Expander:
         self._keys: dict[Conj, frozenset[Any] | None] = {}
         self._stack: set[Place] = set()
         self._num_meets = 0
+        self._num_text_proofs = 0
 
     def together(self, places: Conj) -> Alternatives:
         """The ways to satisfy all the places at once.
@@ -132,12 +135,18 @@ class Expander:
 
     def is_surely_empty(self, facts: Facts, depth: int = 0) -> bool:
         """Whether no value has these facts, as far as a short look can tell."""
-        return depth <= _MAX_PROOF_DEPTH and all(
-            is_empty_text(facts)
+        if depth > _MAX_PROOF_DEPTH or not facts.types <= _MAY_BE_EMPTY:
+            return False
+        return all(
+            self._is_empty_text(facts)
             if kind == "string"
             else any(self._is_empty(part, depth) for part in _needed(facts, kind))
             for kind in facts.types
         )
+
+    def _is_empty_text(self, facts: Facts) -> bool:
+        self._num_text_proofs += len(facts.texts) > 1
+        return self._num_text_proofs <= _MAX_TEXT_PROOFS and is_empty_text(facts)
 
     def _is_empty(self, places: Conj, depth: int) -> bool:
         known = self._empty.get(places)

@@ -167,7 +167,8 @@ class Facts:
             "object": (max(self.min_names, len(self.required)), self.max_names),
         }
         is_missing = kind == "object" and not self.absent.isdisjoint(self.required)
-        return is_missing or _is_crossed(*counts[kind])
+        is_full = kind == "array" and any(_is_crossed(*one[1:]) for one in self.contained)
+        return is_missing or is_full or _is_crossed(*counts[kind])
 
     def _has_no_number(self, kind: str) -> bool:
         if kind == "fraction" and any(step.denominator == 1 for step in self.steps):

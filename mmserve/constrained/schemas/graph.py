@@ -23,7 +23,7 @@ from mmserve.constrained.schemas.texts import excludes
 
 __all__ = ["Graph"]
 
-_MAX_NODES = 4_000
+_MAX_NODES = 3_000
 _ANY: Conj = ()
 
 

@@ -25,7 +25,6 @@ from mmserve.constrained.schemas.texts import (
 __all__ = ["NameClasses", "name_classes"]
 
 _MAX_COUNT = 1_000
-Named = dict[str, Conj | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +62,11 @@ def name_classes(
             names |= dict.fromkeys(few)
             unsure += [f"{name}\n" for name in few]
             del patterns[pattern]
-    classes = _grouped([(one, settled(_matching(facts, one))) for one in patterns])
     rest: Conj | None = settled(join(*(layer.rest for layer in facts.layers)))
-    if len(patterns) > 1 or (patterns and not any(one.schema is False for one in rest or ())):
+    if len(patterns) > 1 or (patterns and not _is_false(rest)):
         classes = _agreed(facts, patterns, expander)
+    else:
+        classes = [(one, settled(_matching(facts, one))) for one in patterns]
     if facts.names:
         banned, texts, values = _name_facts(facts, expander)
         if values is not None:
@@ -74,19 +74,23 @@ def name_classes(
             classes, rest = [], None
         else:
             names |= dict.fromkeys(banned)
-            if texts:
+            if texts is not None:
                 if classes:
                     path = facts.paths.get("propertyNames", "")
                     what = "cannot be enforced beside patternProperties"
                     refuse("propertyNames", path, what, "unsupported")
                 classes, rest = [(texts, rest or ())], None
-    named: Named = {
+    named: dict[str, Conj | None] = {
         name: settled(child(facts, name)) if not facts.names or is_name(name) else None
         for name in names
         if name not in facts.absent
     }
     named |= dict.fromkeys((*facts.absent, *unsure))
     return NameClasses(named, tuple(classes), rest)
+
+
+def _is_false(places: Conj | None) -> bool:
+    return any(place.schema is False for place in places or ())
 
 
 def _agreed(
@@ -125,12 +129,12 @@ def _matching(facts: Facts, pattern: str) -> Conj:
 
 def _name_facts(
     facts: Facts, expander: Expander
-) -> tuple[tuple[str, ...], str, tuple[str, ...] | None]:
+) -> tuple[tuple[str, ...], str | None, tuple[str, ...] | None]:
     """Names that are out, a pattern that all others must match, or all names there are."""
     ways = [way for way in expander.together(facts.names) if "string" in way.types]
     path = facts.paths.get("propertyNames", "")
     if all(way.values is not None for way in ways):
-        return (), "", tuple(one for way in ways for one in way.values or () if _is_text(one))
+        return (), None, tuple(one for way in ways for one in way.values or () if _is_text(one))
     if len(ways) > 1:
         refuse("propertyNames", path, "has too many alternatives", "unsupported")
     way = ways[0]
@@ -141,7 +145,7 @@ def _name_facts(
         texts.append(f"(?s:.{{{min(way.min_length, _MAX_COUNT)},{most}}})")
     if len(texts) > 1:
         refuse("propertyNames", path, "says more than can be enforced at once", "unsupported")
-    return banned, texts[0] if texts else "", None
+    return banned, texts[0] if texts else None, None
 
 
 def _is_text(value: object) -> bool:

@@ -5,23 +5,39 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mmserve.constrained.schemas.document import Document
 from mmserve.constrained.schemas.graph import Graph
 from mmserve.constrained.schemas.refusal import refuse
+from mmserve.constrained.schemas.uniques import Position, find_uniques
 from mmserve.constrained.schemas.write import write_schema
 from mmserve.core import ConstraintRefused
 
-__all__ = ["JSON_OPTIONS", "read_schema"]
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
 
-JSON_OPTIONS = {"whitespace_flexible": False, "json_allowed_escapes": 'nrbtf\\"'}
+__all__ = ["JSON_OPTIONS", "PlainSchema", "read_schema"]
+
+JSON_OPTIONS: JsonCompileOptions = {
+    "whitespace_flexible": False,
+    "json_allowed_escapes": 'nrbtf\\"',
+}
 """How llguidance writes JSON: compactly, each text in one way only, so that no escaped name
 passes for another."""
 
 
-def read_schema(text: str) -> str:
-    """The schema as JSON text of a plain one, which says what is to be enforced.
+@dataclass(frozen=True, slots=True)
+class PlainSchema:
+    """What is to be enforced: by a grammar, and where items of arrays must differ."""
+
+    text: str
+    uniques: tuple[Position, ...]
+
+
+def read_schema(text: str) -> PlainSchema:
+    """The schema as JSON text of a plain one, and what no grammar can say.
 
     Raises:
         ConstraintRefused: not JSON, not a schema, with a keyword that cannot be enforced, or
@@ -43,7 +59,7 @@ def read_schema(text: str) -> str:
         refuse("$schema", "", "is nested too deeply", "too_large")
 
 
-def _read(schema: Any) -> str:  # noqa: ANN401 - parsed JSON
+def _read(schema: Any) -> PlainSchema:  # noqa: ANN401 - parsed JSON
     if schema is False:
         refuse("false", "", "allows no value at all", "unsatisfiable")
     if schema is not True and not isinstance(schema, Mapping):
@@ -61,7 +77,7 @@ def _read(schema: Any) -> str:  # noqa: ANN401 - parsed JSON
         text.encode()
     except UnicodeEncodeError:
         refuse("$schema", "", "holds half of a surrogate pair", "surrogate")
-    return text
+    return PlainSchema(text, find_uniques(graph))
 
 
 def _refuse_constant(name: str) -> NoReturn:

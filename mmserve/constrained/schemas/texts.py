@@ -32,7 +32,7 @@ _FEW_NAMES = re.compile(rf"\^(?:\((?:\?:)?({_NAME}(?:\|{_NAME})*)\)|({_NAME}))\$
 def is_empty_text(facts: Facts) -> bool:
     """Whether no string matches all patterns, by any reading; False if unsure. Pure."""
     exact = tuple(_widest(text) for text in facts.texts if text.is_exact)
-    return bool(exact) and are_disjoint(exact, facts.min_length, facts.max_length)
+    return len(exact) > 1 and are_disjoint(exact, facts.min_length, facts.max_length)
 
 
 def excludes(facts: Facts, text: Text) -> bool:

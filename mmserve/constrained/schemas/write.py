@@ -13,12 +13,15 @@ from mmserve.constrained.schemas.graph import Graph, least_items
 from mmserve.constrained.schemas.numbers import write_numbers
 from mmserve.constrained.schemas.objects import write_objects
 from mmserve.constrained.schemas.refusal import refuse
+from mmserve.constrained.schemas.uniques import is_endless
 
 __all__ = ["write_schema"]
 
 _MAX_LENGTH = 1_000_000
 _MAX_ITEMS = 100_000
 _MAX_SUBSETS = 256
+_MAX_PARTS = 12_000
+"""Values inside of listed objects and arrays; each is a piece of grammar of some kilobytes."""
 _CONTAINERS = frozenset(("array", "object"))
 _CONTROLS = frozenset(chr(code) for code in (*range(32), 127)) - frozenset("\b\t\n\f\r")
 
@@ -43,6 +46,7 @@ class _Writer:
         self._graph = graph
         self._numbers: dict[Conj, int] = {}
         self._waiting: list[Conj] = []
+        self._num_parts = 0
 
     def write(self) -> Plain:
         root = self._node(self._graph.root)
@@ -87,6 +91,11 @@ class _Writer:
 
     def _alternatives(self, facts: Facts) -> list[Plain]:
         if facts.values is not None:
+            listed = [one for one in facts.values if isinstance(one, dict | list)]
+            self._num_parts += sum(map(_num_parts, listed))
+            if self._num_parts > _MAX_PARTS:
+                path = facts.paths.get("enum", "")
+                refuse("enum", path, "lists too many objects and arrays", "too_large")
             return [{"enum": [_exact(one, facts) for one in facts.values]}]
         kinds = self._graph.kinds(facts)
         found: list[Plain] = []
@@ -115,7 +124,12 @@ class _Writer:
         elif not self._graph.is_alive(rest):
             most = len(first) if most is None else min(len(first), most)
         if facts.is_unique and (most is None or most > 1):
-            return self._unique(facts, first, rest, (least, most))
+            few = self._few_values(first, rest)
+            if few is not None:
+                return self._unique(facts, few, (least, most))
+            if not all(is_endless(self._graph, one) for one in (*first, rest)):
+                path = facts.paths.get("uniqueItems", "")
+                refuse("uniqueItems", path, "cannot be enforced for such items", "unsupported")
         found: dict[str, Any] = {"type": "array"}
         if first:
             found["prefixItems"] = [self.edge(one) for one in first]
@@ -128,17 +142,18 @@ class _Writer:
             found["maxItems"] = min(most, _MAX_ITEMS)
         return [found]
 
-    def _unique(
-        self, facts: Facts, first: list[Conj], rest: Conj, count: tuple[int, int | None]
-    ) -> list[Plain]:
-        """Arrays of few values, each at most once, in the order in which they are listed."""
+    def _few_values(self, first: list[Conj], rest: Conj) -> list[Any] | None:
+        """The values that items may have, if they are few."""
         ways = self._graph.ways(rest) if rest and not first else []
         values = [one for way in ways for one in way.values or ()]
-        least, most = count
         is_open = not ways or any(way.values is None for way in ways)
-        if is_open or 2 ** len(values) > _MAX_SUBSETS:
-            path = facts.paths.get("uniqueItems", "")
-            refuse("uniqueItems", path, "cannot be enforced for such items", "unsupported")
+        return None if is_open or 2 ** len(values) > _MAX_SUBSETS else values
+
+    def _unique(
+        self, facts: Facts, values: list[Any], count: tuple[int, int | None]
+    ) -> list[Plain]:
+        """Arrays of few values, each at most once, in the order in which they are listed."""
+        least, most = count
         subsets: list[list[Any]] = [[]]
         for value in values:
             subsets += [[*one, _exact(value, facts)] for one in subsets]
@@ -177,6 +192,12 @@ def _none_of(texts: list[str]) -> str:
         rest = [text[1:] for text in texts if text[:1] == first]
         branches.append(f"\\x{{{ord(first):x}}}(?:{_none_of(rest)})")
     return "|".join(branches)
+
+
+def _num_parts(value: Any) -> int:  # noqa: ANN401 - parsed JSON
+    if isinstance(value, dict):
+        return 1 + sum(map(_num_parts, value.values()))
+    return 1 + sum(map(_num_parts, value)) if isinstance(value, list) else 1
 
 
 def _exact(value: Any, facts: Facts) -> Any:  # noqa: ANN401 - parsed JSON

@@ -5,7 +5,12 @@ Matcher, who draws -> way (steps of an answer) --+
 CompilePool -> what is kept, as either
 """
 
-from mmserve.constrained.show.drawers import drawn_at_random, drawn_from, drawn_in_turn
+from mmserve.constrained.show.drawers import (
+    check_followed,
+    drawn_at_random,
+    drawn_from,
+    drawn_in_turn,
+)
 from mmserve.constrained.show.graph import Graph, graph_of
 from mmserve.constrained.show.kept import draw_kept
 from mmserve.constrained.show.picture import draw_picture
@@ -16,6 +21,7 @@ __all__ = [
     "Drawer",
     "Graph",
     "Way",
+    "check_followed",
     "draw_kept",
     "draw_picture",
     "draw_text",

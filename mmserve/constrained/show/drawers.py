@@ -7,17 +7,26 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mmserve.constrained.show.way import Drawer
+from mmserve.constrained.show.way import Drawer, Way
 from mmserve.constrained.vocabulary import Vocabulary
 from mmserve.core import BadRequest
 
-__all__ = ["drawn_at_random", "drawn_from", "drawn_in_turn"]
+__all__ = ["check_followed", "drawn_at_random", "drawn_from", "drawn_in_turn"]
+
+
+def check_followed(text: str, way: Way) -> None:
+    """Raise BadRequest unless a way is that of an answer, or of its beginning. Pure."""
+    if way.text.startswith(text) or (text.startswith(way.text) and not way.is_whole):
+        return
+    num_same = _num_same(text.encode(), way.text.encode())
+    raise _misfit(text.encode(), num_same)
 
 
 def drawn_from(text: str, vocabulary: Vocabulary) -> Drawer:
     """Draws what makes this answer, or this beginning of one, in the tokenizer's own tokens.
 
-    What it gives raises BadRequest where the text does not fit the grammar.
+    What it gives raises BadRequest where it is asked for a token and none fits; that all of the
+    text was followed is for `check_followed` to say.
     """
     whole = text.encode()
     tokens: tuple[int, ...] = vocabulary.encode(whole) or ()
@@ -65,8 +74,8 @@ def drawn_in_turn(token_ids: Iterable[int]) -> Drawer:
 
 
 def _num_same(one: bytes, other: bytes) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((place for place, (a, b) in enumerate(pairs) if a != b), 0)
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _misfit(whole: bytes, num_bytes: int) -> BadRequest:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from mmserve.constrained.show.graph import Graph, Route
 from mmserve.constrained.show.layout import Spot, lay_out
-from mmserve.constrained.show.text import counts_line, joined, sums_line, title_of
+from mmserve.constrained.show.text import counts_line, joined, share_of, sums_line, title_of
 from mmserve.constrained.show.way import Step, Way
 from mmserve.core import Constraint
 from mmserve.core.svg import INK, PALE, WIDTH, Canvas, Paint, cut, fitted
@@ -26,8 +26,9 @@ _ROW, _BOX = 28.0, 22.0
 _GAP, _TAG = 24.0, 40.0
 _PLACE = 46.0
 _MOST_CHOSEN, _MOST_FORCED = 20, 30
-_CHIPS, _MOST_CHIPS, _BAR, _COUNT = 62.0, 640.0, 54.0, 88.0
+_CHIPS, _MOST_CHIPS, _BAR, _COUNT = 62.0, 640.0, 54.0, 106.0
 _MAX_STEPS = 48
+_BLANK = "\u00b7"
 _CHOSEN = Paint("#a9d3ef", "#2b6a94")
 _FORCED = Paint("#f5c26b", "#8a5a00")
 _WAITING = Paint("#ffffff", "#8a5a00", is_dashed=True)
@@ -49,7 +50,7 @@ def draw_picture(constraint: Constraint, graph: Graph | None, way: Way | None) -
     canvas = Canvas("constrained answer")
     title = fitted(title_of(constraint, 400), WIDTH - 2 * _MARGIN, 16)
     canvas.words(_MARGIN, 28, title, size=16, is_bold=True)
-    canvas.words(_MARGIN, 52, counts_line(graph), colour=PALE)
+    canvas.words(_MARGIN, 52, f"{counts_line(graph)}; {_BLANK} is a blank", colour=PALE)
     canvas.legend(_MARGIN, 78, _LEGEND)
     y = 110.0
     if graph is not None:
@@ -107,9 +108,14 @@ def _route_width(route: Route) -> float:
 
 def _parts(route: Route) -> Iterator[tuple[str, Paint]]:
     if route.chosen:
-        yield cut(route.chosen, _MOST_CHOSEN), _CHOSEN
+        yield _dotted(cut(route.chosen, _MOST_CHOSEN)), _CHOSEN
     if route.forced:
-        yield cut(route.forced, _MOST_FORCED), _FORCED
+        yield _dotted(cut(route.forced, _MOST_FORCED)), _FORCED
+
+
+def _dotted(text: str) -> str:
+    """A text whose blanks are seen; XML would lose those at its ends."""
+    return text.replace(" ", _BLANK)
 
 
 def _box_width(text: str) -> float:
@@ -218,7 +224,7 @@ class _Chip:
 
     @property
     def words(self) -> str:
-        return cut(self.text, _MOST_FORCED)
+        return _dotted(cut(self.text, _MOST_FORCED))
 
     @property
     def width(self) -> float:
@@ -267,8 +273,10 @@ def _draw_share(
     canvas.box(x, y + 5, _BAR, _BOX - 10, _EMPTY, title)
     canvas.box(x, y + 5, _BAR * share, _BOX - 10, _CHOSEN, title)
     x += _BAR + 8
-    canvas.words(x, y + _BOX / 2, f"{step.num_allowed:,} ({100 * share:.1f}%)", size=11)
+    canvas.words(
+        x, y + _BOX / 2, f"{step.num_allowed:,} ({share_of(step, num_vocabulary)})", size=11
+    )
     some = ("(end)", *step.some) if step.may_end else step.some
     x += _COUNT - 8
     letters = int((WIDTH - _MARGIN - x) / (11 * 0.61))
-    canvas.words(x, y + _BOX / 2, joined(some, letters), size=11, colour=PALE)
+    canvas.words(x, y + _BOX / 2, _dotted(joined(some, letters)), size=11, colour=PALE)

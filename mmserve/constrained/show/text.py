@@ -19,11 +19,21 @@ from mmserve.constrained.show.way import Forced, Step, Way, readable
 from mmserve.core import Constraint
 from mmserve.core.svg import cut, printable
 
-__all__ = ["counts_line", "draw_text", "joined", "note_of", "sums_line", "text_of", "title_of"]
+__all__ = [
+    "counts_line",
+    "draw_text",
+    "joined",
+    "note_of",
+    "share_of",
+    "sums_line",
+    "text_of",
+    "title_of",
+]
 
 _COLUMNS = 80
 _MAX_TEXT = 1_000
 _MAX_STEPS = 40
+_LEAST_SHARE = 0.1
 _CHOSEN, _FORCED, _TARGET = 20, 43, 5
 _LEAST_TOKENS, _MOST_TOKENS, _ALLOWED = 9, 24, 14
 
@@ -96,13 +106,19 @@ def joined(tokens: tuple[str, ...], num_letters: int) -> str:
     return f"{printable('|'.join(shown))}|.." if shown else cut(text, num_letters)
 
 
+def share_of(step: Step, num_vocabulary: int) -> str:
+    """How much of the vocabulary might have come. Pure."""
+    share = 100 * step.num_allowed / max(num_vocabulary, 1)
+    return f"{share:.1f}%" if share >= _LEAST_SHARE else f"<{_LEAST_SHARE}%"
+
+
 def note_of(jump: Forced) -> str:
     """What else there is to say of a jump. Pure."""
     notes = []
     if jump.replaced:
         notes.append(f"for {'|'.join(jump.replaced)}")
     if jump.waiting:
-        notes.append(f"{jump.waiting} waits")
+        notes.append(f"waits: |{jump.waiting}|")
     if jump.is_end:
         notes.append("the end")
     return ", ".join(notes)
@@ -168,8 +184,7 @@ def _jump_line(jump: Forced) -> str:
 
 
 def _draw_line(step: Step, num_vocabulary: int, width: int) -> str:
-    share = 100 * step.num_allowed / max(num_vocabulary, 1)
-    allowed = f"{step.num_allowed:,} {share:>5.1f}%"
+    allowed = f"{step.num_allowed:,} {share_of(step, num_vocabulary):>6}"
     drawn = joined((step.drawn,), width) if step.drawn else "(end)"
     some = ("(end)", *step.some) if step.may_end else step.some
     tail = joined(some, _COLUMNS - 12 - width - 2 - _ALLOWED - 2)

@@ -16,8 +16,8 @@ from mmserve.core import (
     template_text,
 )
 from mmserve.lang.backends.abilities import EVERYTHING, Abilities
-from mmserve.lang.backends.port import Call, Scores
-from mmserve.lang.backends.scoring import PromptCall, score_by_calls
+from mmserve.lang.backends.port import Call, OptionScore, Scores
+from mmserve.lang.backends.scoring import whole_outputs
 
 __all__ = ["ClientBackend"]
 
@@ -27,9 +27,6 @@ class _TicketCall:
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
-
-    def prompt_ids(self) -> tuple[int, ...]:
-        return self._ticket.report().token_ids
 
     def outputs(self) -> Iterator[Output]:
         return self._ticket.outputs()
@@ -73,14 +70,14 @@ class ClientBackend:
     def score(
         self, request: Request, options: Sequence[str], hold: Callable[[Call], None]
     ) -> Scores:
-        """Score options by calls that generate nothing; see `Backend.score`."""
-
-        def start(scoring: Request) -> PromptCall:
-            call = self.start(scoring)
-            hold(call)
-            return call
-
-        return score_by_calls(self._client, request, options, start)
+        """Score options by one call that generates nothing; see `Backend.score`."""
+        call = self.start(replace(request, options=tuple(options)))
+        hold(call)
+        end, *scored = whole_outputs(call)
+        return Scores(
+            end,
+            tuple(OptionScore(one.prompt_logprobs or (), one.logprobs) for one in scored),
+        )
 
     def flush_cache(self) -> bool:
         """Forget cached prefixes; False if calls under way forbid it."""

@@ -117,6 +117,7 @@ def test_a_picture_and_an_object_for_machines(tmp_path):
         (("--regex", "("), 1, "unterminated subpattern"),
         (("--regex", "a", "--choices", "b"), 2, "are both given"),
         (("--regex", "a", "--answer", "b"), 2, "does not fit at character 0"),
+        (("--answer", "a", "--seed", "1"), 2, "--answer and --seed are both given"),
         (("--json", "--svg", "-"), 2, "--json and --svg are both given"),
     ],
 )

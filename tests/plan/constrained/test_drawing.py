@@ -14,6 +14,7 @@ from plan.constrained.sampling import tokenizer
 from mmserve.constrained import CompileCounts, GrammarCompiler
 from mmserve.constrained.automaton import byte_table, compile_regex
 from mmserve.constrained.show import (
+    check_followed,
     draw_kept,
     draw_picture,
     draw_text,
@@ -237,12 +238,18 @@ def test_a_beginning_of_an_answer_is_cut_there():
 
 
 @pytest.mark.parametrize(
-    ("text", "position"), [("cat", 0), ('{"shape":"oval', 10), ('{"shape":"star"}', 15)]
+    ("text", "position"),
+    [
+        ("cat", 0),
+        ('{"shape":"oval', 10),
+        ('{"shape":"star"}', 15),
+        ('{"shape":"star","colour":"red","count":12} ', 42),
+    ],
 )
 def test_an_answer_that_does_not_fit_is_refused(text, position):
     """With the place of the first character that does not."""
     with pytest.raises(BadRequest) as caught:
-        way("regex", RECORD, drawn_from(text, VOCABULARY))
+        check_followed(text, way("regex", RECORD, drawn_from(text, VOCABULARY)))
     assert caught.value.fields["position"] == position
 
 

@@ -175,6 +175,29 @@ KINDS = {
         [{}, {"a": 1}],
         [{"B": 1}, {"a1": 1}],
     ),
+    "only the empty name": (
+        {"type": "object", "propertyNames": {"pattern": "^$"}},
+        [{}, {"": 1}],
+        [{"a": 1}],
+    ),
+    "patterns that part names": (
+        {
+            "type": "object",
+            "patternProperties": {".": {"type": "null"}, "^$": {"type": "integer"}},
+        },
+        [{"": 1, "a": None}],
+        [{"": None}, {"a": 1}],
+    ),
+    "patterns for the same": (
+        {
+            "$defs": {"a": {"type": "null"}},
+            "type": "object",
+            "patternProperties": {"^a": {"$ref": "#/$defs/a"}, "b$": {"$ref": "#/$defs/a"}},
+            "additionalProperties": False,
+        },
+        [{"a": None, "ab": None, "cb": None}],
+        [{"a": 1}, {"c": None}],
+    ),
     "names that are out": (
         {
             "type": "object",

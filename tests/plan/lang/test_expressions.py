@@ -97,7 +97,7 @@ def test_an_unknown_parameter_is_a_type_error():
         {"json_schema": "INVALID"},
         {"json_schema": 3},
         {"json_schema": {1, 2}},
-        {"json_schema": {"nonsense": 1}},
+        {"json_schema": {"minLength": -1}},
         {"regex": r"\bword"},
         {"ebnf": ""},
     ],

@@ -153,8 +153,19 @@ def test_unconditional_numbers_have_no_beginning_of_sequence(client):
 
 
 def test_options_are_scored_together(client):
-    """One call for the prompt, one for each option, nothing generated."""
+    """One call for the prompt with all of them, and nothing generated."""
     choose(client, "Q", OPTIONS).sync()
+    (request,) = client.requests
 
-    assert len(client.requests) == 1 + len(OPTIONS)
-    assert all(request.sampling.max_new_tokens == 0 for request in client.requests)
+    assert request.options == tuple(OPTIONS)
+    assert request.sampling.max_new_tokens == 0
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_of_equal_options_the_first_wins(client, rule):
+    """Numbers of equal texts are equal, so no rule prefers the later one."""
+    for number in range(10):
+        options = ["no", "yes", "no", "yes"]
+        state = choose(client, f"{number}?", options, choices_method=rule)
+
+        assert state.get_meta_info("c")["choice_index"] == options.index(state["c"])

@@ -53,6 +53,7 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     scores: list[tuple] = field(default_factory=list)
+    rivals: list[tuple] = field(default_factory=list)
     finish: Finish | None = None
     last: SequenceUpdate | None = None
     num_settled: int = 0
@@ -110,7 +111,9 @@ class Driver:
         self.gives_pixels = gives_pixels
         self._ids = itertools.count()
 
-    def add(self, prompt, *, matcher=None, priority=0, seed=0, client="", **params) -> int:
+    def add(
+        self, prompt, *, matcher=None, priority=0, seed=0, client="", rivals=(), **params
+    ) -> int:
         """Add a sequence, greedy unless told otherwise; its id."""
         sequence_id = next(self._ids)
         spec = SequenceSpec(
@@ -122,6 +125,7 @@ class Driver:
             client=client,
             priority=priority,
             matcher=matcher,
+            rivals=rivals,
         )
         self.sched.add(spec)
         self.answers[sequence_id] = Answer()
@@ -134,6 +138,7 @@ class Driver:
             assert answer.finish is None
             answer.grow(update)
             answer.scores.extend(update.prompt_logprobs)
+            answer.rivals.extend(update.rival_logprobs)
             answer.finish, answer.last = update.finish, update
 
     def provide(self) -> bool:

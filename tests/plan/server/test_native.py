@@ -276,9 +276,9 @@ def test_choices_stand_in_the_open_turn(site) -> None:
     """An option continues the answer's turn as text that is never control."""
     open_turn = {"role": "assistant", "parts": [{"text": "I say "}], "open": True}
     generate(site, parts=[open_turn], choices=["yes"])
-    assert site.client.requests[-1].parts == (
-        Turn("assistant", (TextPart("I say "), TextPart("yes")), is_open=True),
-    )
+    (request,) = site.client.requests
+    assert request.parts == (Turn("assistant", (TextPart("I say "),), is_open=True),)
+    assert request.options == ("yes",)
 
 
 def test_prompt_ids_come_when_asked(site) -> None:
