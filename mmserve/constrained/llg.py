@@ -15,7 +15,9 @@ from mmserve.core import ConstraintRefused
 __all__ = ["LlgEngine", "LlgParser"]
 
 _STEP_FUEL = 1_000_000
-"""Bounds one mask; the library's own measure, spent at about 14,000 a millisecond."""
+"""Bounds the lexer's work for one mask; spent at about 14,000 a millisecond."""
+_STEP_ITEMS = 4_000
+"""Bounds the parser's work for one mask, about 50 ms; ambiguous grammars need ever more."""
 
 
 class LlgEngine:
@@ -32,7 +34,9 @@ class LlgEngine:
         self._tokenizer = LLTokenizer(
             wrapper, n_vocab=vocabulary.size, eos_token=list(vocabulary.eos_token_ids)
         )
-        self._limits = LLParserLimits(verbose_errors=False, step_lexer_fuel=_STEP_FUEL)
+        self._limits = LLParserLimits(
+            verbose_errors=False, step_lexer_fuel=_STEP_FUEL, step_max_items=_STEP_ITEMS
+        )
 
     def parse(self, grammar: str, *, has_short_numbers: bool = False) -> LlgParser:
         """A parser at the start of a grammar in the library's own form.

@@ -99,20 +99,14 @@ class _Batch:
         self.hidden = torch.from_numpy(is_hidden).to(device) if is_hidden.any() else None
         self._biases: dict[int, Tensor] = {}
 
-    def hides(self, heads: int) -> Tensor:
-        """Bool [R, n * heads, L], or [R, 1, L] if n is 1, of `hidden`. Pure."""
-        if self.hidden is None:
-            return torch.zeros(1, 1, 1, dtype=torch.bool, device=self._device)
-        return self.hidden if self.shape[1] == 1 else self.hidden.repeat_interleave(heads, dim=1)
-
     def bias(self, heads: int) -> Tensor | None:
-        """`hides` as float32 [R, 1, ..., L], 0 or minus infinity; kept for all layers."""
+        """What to add to scores, float32 [R, 1, n * heads or 1, L]; kept for all layers."""
         if self.hidden is None:
             return None
         if heads not in self._biases:
-            hides = self.hides(heads)
             seen = torch.zeros((), device=self.hidden.device)
-            self._biases[heads] = seen.masked_fill(hides, -torch.inf).unsqueeze(1)
+            bias = seen.masked_fill(_of_heads(self.hidden, heads), -torch.inf)
+            self._biases[heads] = bias.unsqueeze(1)
         return self._biases[heads]
 
 
@@ -208,6 +202,11 @@ def _where(places: NDArray[np.int64], device: torch.device) -> _Where:
     if len(places) and bool((np.diff(places) == 1).all()):
         return slice(int(places[0]), int(places[-1]) + 1)
     return torch.tensor(places, device=device)
+
+
+def _of_heads(hidden: Tensor, heads: int) -> Tensor:
+    """From [R, n, L], the same of each head: [R, n * heads, L], or [R, 1, L] if n is 1."""
+    return hidden if hidden.shape[1] == 1 else hidden.repeat_interleave(heads, dim=1)
 
 
 def _cut(batch: LooseBatch, kv: KvTensors, step: StepSegments) -> Iterator[_Batch]:
@@ -345,12 +344,14 @@ def _attend_batch(queries: Tensor, keys: Tensor, values: Tensor, batch: _Batch) 
         bias = batch.bias(heads)
         found = _flash(*(some.transpose(0, 1) for some in (flat, keys, values)), bias=bias)
         return _answer(*found, heads)
-    hides = batch.hides(heads)
+    hidden = batch.hidden
+    if hidden is not None:
+        hidden = _of_heads(hidden, heads).repeat(num_groups, 1, 1)
     out, lse = _softmax_product(
         flat.flatten(0, 1),
         keys.flatten(0, 1),
         values.flatten(0, 1),
-        None if hides is None else hides.repeat(num_groups, 1, 1),
+        hidden,
     )
     out, lse = out.view(flat.shape), lse.view(flat.shape[:-1])
     return _answer(out.transpose(0, 1), lse.transpose(0, 1), heads)
