@@ -57,7 +57,7 @@ class Tokens:
             eos_token_ids=(self.eos_token_id,),
             vocab_size=len(self.pieces),
             special_ids=self._tokenizer.control_ids,
-            encode=self._tokenizer.encode_inside,
+            encode=self._tokenizer.encode_onward,
             cache_bytes=0,
         )
 

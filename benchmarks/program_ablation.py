@@ -14,7 +14,7 @@ tight, tight_*   orders again, with room for little more than the longest prompt
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import abc
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,14 +28,16 @@ from mmserve.core import (
     Output,
     Request,
     SchedConfig,
+    TokensPart,
     Usage,
     VideoPart,
 )
 from mmserve.engine import Engine
-from mmserve.engine.intake import Intake
 from mmserve.engine.load import Parts, load_parts
 from mmserve.lang import ClientBackend
 from mmserve.lang.backends.abilities import Abilities
+from mmserve.lang.backends.port import Call, OptionScore, Scores
+from mmserve.lang.backends.scoring import scoring_request, whole_output
 from mmserve.radix import Match
 from mmserve.sched.memory import KvMemory
 from mmserve.sched.sequence import Sequence
@@ -255,25 +257,37 @@ class NothingSharedBackend(NoHintBackend):
     def start(self, request: Request) -> Any:  # noqa: ANN401  a call of either kind
         """Submit it as if nobody had asked anything before."""
         if asks_for_nothing(request):
-            return RenderedCall(request, self._intake)
+            return RenderedCall(request)
         return super().start(replace(request, cache_salt=f"call {next(self._salts)}"))
+
+    def score(
+        self, request: Request, options: abc.Sequence[str], hold: abc.Callable[[Call], None]
+    ) -> Scores:
+        """Score each option by a call of its own, which computes the prompt, too."""
+        report = self._intake.prepare(replace(request, options=tuple(options))).report
+        num_before = len(report.token_ids)
+        calls = []
+        for token_ids in report.options:
+            parts = (*request.parts, TokensPart(token_ids))
+            calls.append(self.start(scoring_request(request, parts, num_before)))
+            hold(calls[-1])
+        scored = map(whole_output, calls)
+        return Scores(
+            whole_output(RenderedCall(request)),
+            tuple(OptionScore(one.prompt_logprobs or (), one.logprobs) for one in scored),
+        )
 
     def prepare(self, part: ImagePart | VideoPart, cache_salt: str) -> None:
         """Nothing begins early."""
 
 
 class RenderedCall:
-    """A call for no token: its prompt is rendered, and the engine never hears of it."""
+    """A call for no token, of which the engine never hears."""
 
-    def __init__(self, request: Request, intake: Intake) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
-        self._intake = intake
 
-    def prompt_ids(self) -> tuple[int, ...]:
-        """Token ids of the prompt. Raises the refusal."""
-        return self._intake.prepare(self._request).report.token_ids
-
-    def outputs(self) -> Iterator[Output]:
+    def outputs(self) -> abc.Iterator[Output]:
         """One end, at no cost."""
         usage = Usage(prompt_tokens=0)
         yield Output(self._request.request_id, 0, "", (), usage, finish=Finish("length"))

@@ -97,7 +97,7 @@ def draw_constrained(client: Client, settings: Settings, form: str) -> str:
         "eos_token_ids": client.model.eos_token_ids,
         "vocab_size": client.model.vocab_size,
         "special_ids": tokenizer.control_ids,
-        "encode": tokenizer.encode_inside,
+        "encode": tokenizer.encode_onward,
     }
     compiler = GrammarCompiler(tokenizer.pieces, **model_tokens)
     vocabulary = Vocabulary(tokenizer.pieces, **model_tokens)

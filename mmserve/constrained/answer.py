@@ -16,6 +16,8 @@ __all__ = ["AnswerMatcher"]
 
 _MAX_FORCED = 1024
 """Most bytes looked ahead for one jump."""
+_FEW_OPEN = 48
+"""So many tokens are tokenised again whenever text is forced."""
 
 
 class AnswerMatcher:
@@ -40,6 +42,8 @@ class AnswerMatcher:
         self._canonical = canonical
         self._token_ids = list(token_ids)
         self._num_ends = 0
+        self._num_failed = 0
+        """Tokens that were not settled when forced text last was of no use."""
 
     def allowed(self) -> NDArray[np.uint32]:
         """See `core.Matcher`; end tokens may come exactly when the grammar may end. Pure.
@@ -89,16 +93,17 @@ class AnswerMatcher:
             del self._token_ids[-num_left:]
 
     def jump(self, num_settled: int = 0, most: int | None = None) -> Jump | None:
-        """See `core.Matcher`. Pure.
+        """See `core.Matcher`. Changes: nothing but when it tries again.
 
-        Cost: microseconds without forced text, else some runs of the tokenizer on the answer.
+        Cost: microseconds without forced text, else some runs of the tokenizer on what is not
+        settled; where that is long and nothing came of it, it waits until there is more.
         """
-        canonical, forced = self._canonical, self._forced()
-        ahead = self._look_ahead(forced) if forced else None
-        if canonical is None or ahead is None:
+        num_open = len(self._token_ids) - num_settled
+        if _FEW_OPEN < num_open < self._num_failed * 5 // 4:
             return None
-        follow, is_end = ahead
-        jump = canonical.jump(self._token_ids, num_settled, forced, follow, is_end=is_end)
+        forced = self._forced()
+        jump = self._over(forced, num_settled) if forced else None
+        self._num_failed = num_open if forced and jump is None else 0
         if jump is None or most is None or len(jump.token_ids) <= most:
             return jump
         return self._cut(jump, most)
@@ -108,7 +113,7 @@ class AnswerMatcher:
         copy = AnswerMatcher(
             self._vocabulary, self._parser.fork(), self._canonical, self._token_ids
         )
-        copy._num_ends = self._num_ends
+        copy._num_ends, copy._num_failed = self._num_ends, self._num_failed
         return copy
 
     @property
@@ -125,6 +130,13 @@ class AnswerMatcher:
             return b""
         tail = b"".join(self._vocabulary.pieces[one] for one in self._token_ids[-3:])
         return forced[: max(0, whole_characters(tail + forced) - len(tail))]
+
+    def _over(self, forced: bytes, num_settled: int) -> Jump | None:
+        ahead = self._look_ahead(forced)
+        if ahead is None or self._canonical is None:
+            return None
+        follow, is_end = ahead
+        return self._canonical.jump(self._token_ids, num_settled, forced, follow, is_end=is_end)
 
     def _look_ahead(self, forced: bytes) -> tuple[bytes | None, bool] | None:
         """Bytes that may come after the forced text, and whether it ends the answer.

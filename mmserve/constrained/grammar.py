@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 from llguidance import LLMatcher
 
 from mmserve.constrained.answer import AnswerMatcher
@@ -34,6 +35,7 @@ __all__ = ["GrammarCompiler"]
 _BASE_BYTES = 32_768
 _BYTES_PER_CHARACTER = 256
 _MAX_CHOICES_CHARACTERS = 1_000_000
+_MAX_TRIED = 8
 
 
 class _Sized(Protocol):
@@ -195,10 +197,23 @@ class GrammarCompiler:
             parser = UniqueParser(self._vocabulary, uniques, parser)
         return _Compiled(parser, _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar))
 
+    @staticmethod
+    def _has_token(parser: Parser) -> bool:
+        """Whether some token of the first mask is accepted. Changes: nothing that lasts.
+
+        Llguidance may allow tokens where the vocabulary cannot spell what has to come.
+        """
+        bits = np.unpackbits(parser.allowed().view(np.uint8), bitorder="little")
+        for token_id in np.flatnonzero(bits)[:_MAX_TRIED].tolist():
+            if parser.consume(token_id):
+                parser.rollback(1)
+                return True
+        return False
+
     def _check_satisfiable(self, constraint: Constraint, compiled: _Compiled) -> None:
         parser = compiled.parser
         try:
-            if parser.is_accepting or parser.allowed().any():
+            if parser.is_accepting or self._has_token(parser):
                 return
         except ConstraintRefused as error:
             raise _refused(

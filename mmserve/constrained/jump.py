@@ -5,9 +5,9 @@ r"""Text that a grammar forces, in the tokens the tokenizer gives for the whole 
     jump                       ^^^^^  ^^^  ^^^^^            2 replaced, 3 come; ":" waits
 
 The last tokens wait where text to come could change them: `":"` and a quote after it may be
-one token. A token boundary is certain if no token of the vocabulary reaches across it into text
-that may come, or if the tokenizer, asked with that text, keeps it; behind two waiting tokens
-every boundary is taken for certain.
+one token. What could change them are tokens of the vocabulary that reach across the end of the
+forced text; the tokenizer is asked with the text of each, and what it keeps is certain. Where
+they are many, some are asked, and nothing stays that any of them reaches into.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from mmserve.core import Jump
 
 __all__ = ["Canonical", "whole_characters"]
 
-_MAX_WAITING = 3
-_CERTAIN_BEHIND = 2
-_MAX_PROBES = 6
-_OVERLAP = 6
-"""Settled tokens that are tokenised again to see that a text cut before them gives the same."""
+_OVERLAPS = (6, 24, 96)
+"""Settled tokens that are tokenised again, to see that a cut before them changes nothing."""
+_MAX_PROBES = 8
 
 
 class Canonical:
@@ -64,7 +62,7 @@ class Canonical:
 
         Pure. Cost: some runs of the tokenizer over what is not settled.
         """
-        for first in (max(0, num_settled - _OVERLAP), 0):
+        for first in _starts(num_settled):
             old = (*token_ids[first:],)
             text = self._spell(old)
             found = self._vocabulary.encode(text + more)
@@ -81,46 +79,65 @@ class Canonical:
     ) -> tuple[int, ...] | None:
         """The first of the found tokens that stay, if they spell more than the text."""
         whole = text + more
-        end = len(whole)
-        for num_waiting in range(min(_MAX_WAITING, len(found)) + 1):
-            kept = found[: len(found) - num_waiting]
-            if num_waiting:
-                end -= len(self._vocabulary.pieces[found[len(kept)]])
+        kept = found[: self._num_certain(found, whole, follow)]
+        while kept:
+            end = len(self._spell(kept))
             if end <= len(text):
                 return None
-            if num_waiting < _CERTAIN_BEHIND and not self._is_kept(kept, whole, end, follow):
-                continue
             if _is_apart(whole, end) or self._vocabulary.encode(whole[:end]) == kept:
                 return kept
+            kept = kept[:-1]
         return None
 
-    def _is_kept(
-        self, kept: tuple[int, ...], whole: bytes, end: int, follow: bytes | None
-    ) -> bool:
-        """Whether the boundary at `end` stays, whatever comes after `whole`."""
-        for order, probe in enumerate(self._reaching(whole, end, follow)):
+    def _num_certain(self, found: tuple[int, ...], whole: bytes, follow: bytes | None) -> int:
+        """How many of the tokens of the whole stay, whatever comes after it."""
+        num_certain = len(found)
+        for order, (start, probe) in enumerate(self._reaching(whole, follow)):
             if order == _MAX_PROBES:
-                return False
-            found = self._vocabulary.encode(whole + probe)
-            if found is None or found[: len(kept)] != kept:
-                return False
-        return True
+                return min(num_certain, self._num_before(found, start))
+            longer = self._vocabulary.encode(whole + probe)
+            num_certain = min(num_certain, _num_same(found, longer or ()))
+            if not num_certain:
+                break
+        return num_certain
 
-    def _reaching(self, whole: bytes, end: int, follow: bytes | None) -> Iterator[bytes]:
-        """Text to come with which some token would reach from before `end` past the whole."""
+    def _reaching(self, whole: bytes, follow: bytes | None) -> Iterator[tuple[int, bytes]]:
+        """Where tokens begin that reach past the whole, in order, and what they need there."""
         pieces = self._vocabulary.sorted_pieces
         may_follow = -1 if follow is None else sum(1 << byte for byte in follow)
-        for start in range(max(0, len(whole) - self._longest + 1), end):
+        for start in range(max(0, len(whole) - self._longest + 1), len(whole)):
             tail = whole[start:]
             bits = self._after.get(tail, 0) & may_follow
             while bits:
                 lowest = bits & -bits
                 bits ^= lowest
                 begin = tail + bytes((lowest.bit_length() - 1,))
-                yield pieces[bisect_left(pieces, begin)][len(tail) :]
+                yield start, pieces[bisect_left(pieces, begin)][len(tail) :]
+
+    def _num_before(self, found: tuple[int, ...], start: int) -> int:
+        """Tokens that end at or before a byte."""
+        end = 0
+        for number, token_id in enumerate(found):
+            end += len(self._vocabulary.pieces[token_id])
+            if end > start:
+                return number
+        return len(found)
 
     def _spell(self, token_ids: Sequence[int]) -> bytes:
         return b"".join(self._vocabulary.pieces[one] for one in token_ids)
+
+
+def _starts(num_settled: int) -> Iterator[int]:
+    """Tokens from which to tokenise again: few, more, all; at last only what is not settled.
+
+    The last one is for settled tokens that are not canonical, should there be such.
+    """
+    for overlap in _OVERLAPS:
+        if overlap < num_settled:
+            yield num_settled - overlap
+    yield 0
+    if num_settled:
+        yield num_settled
 
 
 def _num_same(one: Sequence[int], other: Sequence[int]) -> int:

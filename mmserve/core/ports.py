@@ -67,7 +67,8 @@ class Matcher(Protocol):
             num_settled: so many accepted tokens at the start must stay.
             most: tokens that it may add to those that stay.
 
-        Pure. Take it with `rollback(num_replaced)`, and `accept` of each of its tokens.
+        Asked once after each token. Take it with `rollback(num_replaced)`, and `accept` of each
+        of its tokens.
         """
         ...
 
@@ -148,5 +149,5 @@ class Client(Protocol):
         ...
 
     def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
-        """A room's state (`radix`, `sched`) as text for 80 columns, or as an SVG file. Pure."""
+        """A room's state (`radix`, `sched`, `constrained`) as text, or as an SVG file. Pure."""
         ...

@@ -54,7 +54,10 @@ class AnswerTokens:
         self._waiting: list[AnswerToken] = []
         self._num_out = 0
         self._num_settled = 0
-        self._num_told = 0
+        self.num_told = 0
+        """Tokens whose text was told."""
+        self.num_forced = 0
+        """How many of those were forced."""
         self._num_bytes_replaced = 0
 
     def draw(self, token: AnswerToken) -> None:
@@ -66,9 +69,9 @@ class AnswerTokens:
     def jump(self, jump: Jump) -> None:
         """Replace the last tokens and add more. Changes: the tokens."""
         kept = len(self._waiting) - jump.num_replaced
-        gone = self._waiting[kept : self._num_told - self._num_out]
+        gone = self._waiting[kept : self.num_told - self._num_out]
         self._num_bytes_replaced += sum(len(token.piece) for token in gone)
-        self._num_told -= len(gone)
+        self.num_told -= len(gone)
         del self._waiting[kept:]
         self._waiting += (
             AnswerToken(
@@ -81,6 +84,11 @@ class AnswerTokens:
         )
         self._num_settled = self._num_out + len(self._waiting)
 
+    def stop_jumps(self) -> None:
+        """No more jumps come, so tokens wait for nothing. Changes: all are settled."""
+        self._may_jump = False
+        self._num_settled = self._num_out + len(self._waiting)
+
     def score(self, position: int, logprob: float, top: Top) -> None:
         """The log-probability of a forced token, by its place in the answer. Changes: it."""
         token = self._waiting[position - self._num_out]
@@ -91,20 +99,21 @@ class AnswerTokens:
 
         Changes: it is told, as far as the iterator is read.
         """
-        for token in self._waiting[self._num_told - self._num_out :]:
+        for token in self._waiting[self.num_told - self._num_out :]:
             if not token.is_scored:
                 return
             num_known = min(len(token.piece), self._num_bytes_replaced)
             self._num_bytes_replaced -= num_known
-            self._num_told += 1
-            yield self._num_told - 1, token.piece[num_known:]
+            self.num_told += 1
+            self.num_forced += token.is_forced
+            yield self.num_told - 1, token.piece[num_known:]
 
     def take(self, *, is_last: bool = False) -> list[AnswerToken]:
         """Tokens that nothing changes any more, in order; at the end all that were told.
 
         Changes: they are out.
         """
-        end = self._num_told if is_last else min(self._num_told, self._num_settled)
+        end = self.num_told if is_last else min(self.num_told, self._num_settled)
         num_ready = max(0, end - self._num_out)
         ready, self._waiting = self._waiting[:num_ready], self._waiting[num_ready:]
         self._num_out += num_ready

@@ -113,7 +113,7 @@ def join_parts(
         eos_token_ids=model.eos_token_ids,
         vocab_size=model.vocab_size,
         special_ids=tokenizer.control_ids,
-        encode=tokenizer.encode_inside,
+        encode=tokenizer.encode_onward,
         cache_bytes=config.grammar_cache_bytes,
     )
     grammars = CompilePool(

@@ -168,7 +168,7 @@ class EngineLoop:
                 self._drain(block=not has_work)
                 has_work = self._is_open and self._step()
             self._end_all()
-        except Exception as error:  # noqa: BLE001  (whatever it is, every caller must hear of it)
+        except BaseException as error:  # noqa: BLE001  (every caller must hear of it)
             _log.exception("the engine loop has stopped")
             self._break(error)
         self._is_open = False
@@ -353,7 +353,7 @@ class EngineLoop:
         for sequence_id in tuple(self._streams):
             self._publish((self._scheduler.finish(sequence_id, finish),))
 
-    def _break(self, error: Exception) -> None:
+    def _break(self, error: BaseException) -> None:
         """End all without the scheduler, whose state is unknown. Changes: the tickets."""
         failure = error if isinstance(error, MmserveError) else Broken("the engine has stopped")
         self._failure = failure

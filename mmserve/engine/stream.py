@@ -60,7 +60,6 @@ class SequenceStream:
         self._first_token_at: float | None = None
         self._pending = ""
         self._num_healing = prepared.num_healed_bytes
-        self._num_kept: int | None = None
         self._usage = Usage(prompt_tokens=prepared.prompt.num_tokens)
 
     def take(self, update: SequenceUpdate) -> Finish | None:
@@ -81,7 +80,6 @@ class SequenceStream:
             may_stop = place + 1 >= self._params.min_new_tokens
             self._pending += self._text.push_bytes(self._own(text), may_stop=may_stop)
             if self._text.match is not None:
-                self._num_kept = place + 1
                 return Finish("stop", matched=self._text.match)
         return None
 
@@ -102,7 +100,16 @@ class SequenceStream:
         """What of a text is not the prompt's. Changes: how much of the prompt's is left."""
         num_skipped = min(len(text), self._num_healing)
         self._num_healing -= num_skipped
+        if num_skipped and not self._num_healing and self._params.constraint is None:
+            self._tokens.stop_jumps()
         return text[num_skipped:]
+
+    def _told(self, usage: Usage) -> Usage:
+        """The last usage: forced tokens that came behind the answer's end do not count."""
+        if self._params.max_new_tokens == 0:
+            return usage
+        forced = min(usage.forced_tokens, self._tokens.num_forced)
+        return replace(usage, completion_tokens=self._tokens.num_told, forced_tokens=forced)
 
     def _piece(self, token_id: int) -> bytes:
         return b"" if token_id in self._hidden_ids else self._tokenizer.piece(token_id)
@@ -116,10 +123,9 @@ class SequenceStream:
         """Hand the update's news to the ticket. Changes: the ticket."""
         text, self._pending = self._pending, ""
         self._usage = update.usage
-        if self._num_kept is not None:  # what was forced behind a stop does not count
-            self._usage = replace(update.usage, completion_tokens=self._num_kept)
         if update.finish is not None:
             text += self._text.flush()
+            self._usage = self._told(update.usage)
         tokens: tuple[AnswerToken, ...] = ()
         if self._params.max_new_tokens == 0:
             logprobs = self._ranking(update)

@@ -67,7 +67,7 @@ class Detokenizer:
         return self.push_bytes(self._tokenizer.piece(token_id), may_stop=may_stop)
 
     def push_bytes(self, piece: bytes, *, may_stop: bool = True) -> str:
-        """Like `push`, for text that comes in other portions than tokens. Changes: the state."""
+        """Like `push`, for text in other portions than tokens. Changes: the state."""
         if self._match is not None:
             return ""
         return self._release(self._decoder.decode(piece), may_stop=may_stop)

@@ -99,7 +99,7 @@ class Tokenizer:
         self._controls = _find_controls(spec, set(self.special_tokens.values()))
         self._pattern = _alternation(self._controls)
         self._full = backend
-        self._plain, self._plain_inside = _plain_backends(spec, self._controls)
+        self._plain, self._plain_inside, self._onward = _plain_backends(spec, self._controls)
         self._pieces = _all_pieces(self._full, spec)
         self.special_ids = frozenset(
             control.token_id for control in self._controls.values() if control.is_special
@@ -130,6 +130,14 @@ class Tokenizer:
     def encode_inside(self, text: str) -> list[int]:
         """Like `encode_plain` for a text that does not begin the prompt. Pure."""
         return self.encode_stretches([Stretch(text)], at_start=False)
+
+    def encode_onward(self, text: str) -> list[int]:
+        """Like `encode_inside` for a text in the middle of a run: no blank is put before it.
+
+        So the tokens spell the text, but for what a vocabulary changes or lacks. Pure.
+        """
+        check_text(text, "text")
+        return list(self._onward.encode(text, add_special_tokens=False).ids) if text else []
 
     def encode_template(self, text: str) -> list[int]:
         """Token ids of `text`; control tokens it spells count, none is added. Pure."""
@@ -276,8 +284,8 @@ def _alternation(spellings: Iterable[str]) -> re.Pattern[str] | None:
 
 def _plain_backends(
     spec: Mapping[str, Any], controls: Mapping[str, _Control]
-) -> tuple[Backend, Backend]:
-    """Backends that cannot make a control token, at the start of a prompt and inside it.
+) -> tuple[Backend, Backend, Backend]:
+    """Backends that cannot make a control token: at a prompt's start, inside it, within a run.
 
     Every control token gets an unguessable spelling, in the list of added tokens as well as in
     the vocabulary, so no text can spell it and no merge can end in it; ids stay as they are.
@@ -291,10 +299,17 @@ def _plain_backends(
     model = _rename(spec["model"], names)
     plain = {**spec, "added_tokens": added, "model": model, "post_processor": None}
     outside = Backend.from_str(json.dumps(plain))
-    inside_step = _never_first(spec["pre_tokenizer"])
-    if inside_step == spec["pre_tokenizer"]:
-        return outside, outside
-    return outside, Backend.from_str(json.dumps({**plain, "pre_tokenizer": inside_step}))
+    inside = {**plain, "pre_tokenizer": _unprefixed(spec["pre_tokenizer"], ("first",))}
+    onward = {
+        **plain,
+        "pre_tokenizer": _unprefixed(spec["pre_tokenizer"], ("first", "always")),
+        "normalizer": _unprefixed(spec["normalizer"], ()),
+    }
+    known = {json.dumps(plain): outside}
+    for made in (inside, onward):
+        text = json.dumps(made)
+        known.setdefault(text, outside if made == plain else Backend.from_str(text))
+    return outside, known[json.dumps(inside)], known[json.dumps(onward)]
 
 
 def _rename(model: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -315,16 +330,24 @@ def _rename(model: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any
     return renamed
 
 
-def _never_first(step: Any) -> Any:  # noqa: ANN401 - parsed JSON
-    """The pre-tokenizer for a run inside a prompt: no blank before its first word."""
+def _unprefixed(step: Any, schemes: tuple[str, ...]) -> Any:  # noqa: ANN401 - parsed JSON
+    """A step that puts no blank before words by these schemes, nor by a normalizer's rule."""
     if isinstance(step, list):
-        return [_never_first(one) for one in step]
+        return [_unprefixed(one, schemes) for one in step if not _is_prefix(one)]
     if not isinstance(step, dict):
         return step
-    changed = {key: _never_first(value) for key, value in step.items()}
-    if changed.get("prepend_scheme") == "first":
+    if _is_prefix(step):
+        return None
+    changed = {key: _unprefixed(value, schemes) for key, value in step.items()}
+    if changed.get("prepend_scheme") in schemes:
         changed["prepend_scheme"] = "never"
+    if "add_prefix_space" in changed and "always" in schemes:
+        changed["add_prefix_space"] = False
     return changed
+
+
+def _is_prefix(step: Any) -> bool:  # noqa: ANN401 - parsed JSON
+    return isinstance(step, dict) and step.get("type") == "Prepend"
 
 
 def _all_pieces(backend: Backend, spec: Mapping[str, Any]) -> tuple[bytes, ...]:

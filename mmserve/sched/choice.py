@@ -62,7 +62,7 @@ def accept_token(sequence: Sequence, token_id: int) -> Finish | None:
     return None
 
 
-def matcher_error(error: Exception) -> MmserveError:
+def matcher_error(error: BaseException) -> MmserveError:
     """What an answer ends with whose matcher failed: one row must never end its step.
 
     An error that is not ours is logged, and stands behind a Broken.

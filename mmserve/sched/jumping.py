@@ -18,12 +18,15 @@ __all__ = ["jump_ahead", "open_answer"]
 
 
 def open_answer(sequence: Sequence) -> None:
-    """Put what is certain behind the prompt, before the first step.
+    """Put what is certain behind the prompt, before the first step; perhaps that is nothing.
 
     Raises ConstraintRefused: the grammar became too complex. Changes: the sequence's tokens,
     its matcher, perhaps its ending.
     """
     sequence.opening = _take(sequence, _find(sequence))
+    matcher = sequence.spec.matcher
+    if sequence.opening is None and matcher is not None and matcher.is_finished:
+        sequence.ending = Finish("stop")
 
 
 def jump_ahead(sequence: Sequence, memory: KvMemory) -> Jump | None:

@@ -108,7 +108,7 @@ def _take_token(roster: Roster, sequence: Sequence, result: SampledRow) -> Finis
     roster.totals.generated_tokens += 1
     try:
         return accept_token(sequence, result.token_id)
-    except Exception as error:  # noqa: BLE001  (one answer's failure must not be its step's)
+    except BaseException as error:  # noqa: BLE001  (a panic in Rust is no Exception)
         return Finish("error", error=matcher_error(error))
 
 
@@ -116,7 +116,7 @@ def _jump(roster: Roster, sequence: Sequence, growth: Growth) -> SequenceUpdate:
     """Append what is certain to come after the drawn token; the news with both."""
     try:
         jump = jump_ahead(sequence, roster.memory)
-    except Exception as error:  # noqa: BLE001  (as above)
+    except BaseException as error:  # noqa: BLE001  (as above)
         return roster.end(sequence, Finish("error", error=matcher_error(error)), growth)
     if jump is None:
         return roster.news(sequence, growth)

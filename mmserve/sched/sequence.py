@@ -246,10 +246,11 @@ class Sequence:
         ]
 
     def usage(self) -> Usage:
-        """Token counts so far. Pure."""
+        """Token counts so far, without an opening that was not told. Pure."""
+        num_untold = 0 if self.opening is None else len(self.opening.token_ids)
         return Usage(
             prompt_tokens=self.num_prompt,
-            completion_tokens=self.num_output,
+            completion_tokens=self.num_output - num_untold,
             image_tokens=self.num_image,
             video_tokens=self.num_video,
             cached_tokens=self.num_cached,
@@ -258,7 +259,7 @@ class Sequence:
             cached_video_tokens=self.hits[2],
             cache=self.cache,
             num_retractions=self.num_retractions,
-            forced_tokens=self.num_forced,
+            forced_tokens=self.num_forced - num_untold,
         )
 
 

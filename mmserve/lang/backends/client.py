@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from mmserve.core import (
+    BackendFailed,
     Client,
     ImagePart,
     Output,
@@ -74,6 +75,9 @@ class ClientBackend:
         call = self.start(replace(request, options=tuple(options)))
         hold(call)
         end, *scored = whole_outputs(call)
+        if len(scored) != len(options):
+            message = "the backend did not score every option"
+            raise BackendFailed(message, status=None)
         return Scores(
             end,
             tuple(OptionScore(one.prompt_logprobs or (), one.logprobs) for one in scored),

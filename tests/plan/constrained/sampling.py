@@ -37,7 +37,7 @@ def compiler(name="merges"):
         eos_token_ids=[tokens.eos_token_id],
         vocab_size=tokens.vocab_size + PADDING,
         special_ids=tokens.control_ids,
-        encode=tokens.encode_inside,
+        encode=tokens.encode_onward,
     )
 
 

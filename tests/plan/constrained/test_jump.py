@@ -88,7 +88,7 @@ def test_a_jump_repairs_what_was_drawn():
     drawn = [tokens.encode_plain(letter)[0] for letter in "cubes,"]
     assert whole == [*drawn[: 6 - jump.num_replaced], *jump.token_ids]
     assert jump.is_end
-    assert made.jump(num_settled=6) is None
+    assert made.jump(num_settled=6).num_replaced == 0
 
 
 def test_a_jump_keeps_to_its_limit():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import mmserve.lang as sgl
-from mmserve.core import Turn
+from mmserve.core import BackendFailed, Turn
 from mmserve.testing.fake_client import FakeClient, fake_logprob
 
 OPTIONS = ["yes", "no", "maybe not"]
@@ -169,3 +171,16 @@ def test_of_equal_options_the_first_wins(client, rule):
         state = choose(client, f"{number}?", options, choices_method=rule)
 
         assert state.get_meta_info("c")["choice_index"] == options.index(state["c"])
+
+
+class Forgetful(FakeClient):
+    """Does not know options."""
+
+    def submit(self, request):
+        return super().submit(replace(request, options=()))
+
+
+def test_an_engine_that_does_not_score_options_is_an_error():
+    """The option that comes first is not taken for the best."""
+    with pytest.raises(BackendFailed, match="score every option"):
+        choose(Forgetful(), "Q", OPTIONS)["c"]

@@ -36,7 +36,7 @@ def steps(draw: st.DrawFn) -> Step:
     most_new = draw(st.sampled_from([20, 150]))
     rows: list[QueryRow] = []
     taken = 0
-    for _ in range(draw(st.integers(1, 20 if most_new == 20 else 6))):
+    for _ in range(rng.integers(1, 30 if most_new == 20 else 8)):
         parent = (
             rows[rng.integers(len(rows))].slots if rows and rng.random() < 0.8 else free[:0]
         )

@@ -44,7 +44,7 @@ def _dense(
     return torch.cat(outputs).float()
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     step=steps(),
     heads=st.sampled_from([(4, 4), (4, 2), (6, 1)]),

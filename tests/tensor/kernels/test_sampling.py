@@ -163,6 +163,37 @@ def test_only_allowed_tokens_are_drawn(temperature: float) -> None:
     assert drawn <= allowed
 
 
+@settings(max_examples=60)
+@given(
+    vocab_size=st.sampled_from([1, 7, 8, 31, 33, 100, 256]),
+    share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    is_mixed=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_mask_leaves_the_best_of_what_it_allows(
+    vocab_size: int, share: float, is_mixed: bool, seed: int
+) -> None:
+    """Bit t of a mask is token t, in vocabularies of any size and beside rows without one."""
+    rng = np.random.default_rng(seed)
+    logits = rng.permutation(5 * vocab_size).astype(np.float32).reshape(5, vocab_size)
+    is_allowed = rng.random(logits.shape) < share
+    is_allowed[np.arange(5), rng.integers(vocab_size, size=5)] = True
+    has_mask = rng.random(5) < 0.5 if is_mixed else np.ones(5, dtype=bool)
+    is_allowed[~has_mask] = True
+    rows = [
+        _row(
+            temperature=0.0,
+            allowed=_bitmask(set(np.flatnonzero(bits).tolist()), vocab_size)
+            if masked
+            else None,
+        )
+        for bits, masked in zip(is_allowed, has_mask, strict=True)
+    ]
+    best = np.where(is_allowed, logits, -np.inf).argmax(axis=1)
+    choices = sample(torch.from_numpy(logits.copy()), rows)
+    assert [choice.token_id for choice in choices] == best.tolist()
+
+
 def test_log_probabilities_are_of_the_raw_logits() -> None:
     """Temperature, penalties, bias and mask do not change what is reported."""
     logits = torch.randn(1, 50)

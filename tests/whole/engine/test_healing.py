@@ -76,3 +76,12 @@ def test_endless_free_answers_cannot_be_healed(engine):
     """`ignore_eos` without a constraint and `heal_prompt` exclude one another, and say so."""
     with pytest.raises(BadRequest, match="heal_prompt and ignore_eos"):
         ask(engine, (TextPart("the ta"),), replace(HEALED, ignore_eos=True))
+
+
+def test_ids_of_a_free_answer_do_not_wait_for_its_end(engine):
+    """Nothing can jump once the prompt's bytes are spelt, so ids come as they are drawn."""
+    bias = tuple((one, -100.0) for one in engine.model.eos_token_ids)
+    params = replace(HEALED, max_new_tokens=24, temperature=1.0, seed=2, logit_bias=bias)
+    request = Request(request_id="h", parts=(TextPart("the red ta"),), sampling=params)
+    counts = [len(output.token_ids) for output in engine.submit(request).outputs()]
+    assert sum(counts[:-1]) > 8
