@@ -2,6 +2,7 @@
 
     Request --intake--> token ids, pixels, grammar     mmserve's own, so prompts are equal
             --model.generate--> tokens --> text        one call at a time, nothing kept between
+            --forward passes--> the same under a grammar, one for each token
 
 An option of a `select` is one forward pass over prompt and option. A call for no token computes
 nothing here, so the prompt's own call of a `select` costs nothing, and forks make none.
@@ -9,8 +10,9 @@ nothing here, so the prompt's own call of a `select` costs nothing, and forks ma
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,26 +43,17 @@ __all__ = ["TransformersBackend", "TransformersClient"]
 
 @dataclass(eq=False)
 class Writing:
-    """One greedy answer while `generate` writes it: masks logits, and says when it ends.
+    """One greedy answer while `generate` writes it, which it tells when to end.
 
-    `is_done` once a stop text, an end token or the grammar has ended it.
+    `is_done` once a stop text or an end token has ended it.
     """
 
     num_prompt: int
     text: Detokenizer
     end_ids: frozenset[int]
-    matcher: Matcher | None
     pieces: list[str] = field(default_factory=list)
     finish: Finish = field(default_factory=lambda: Finish("length"))
     is_done: bool = False
-
-    def mask(self, _ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores float [1, V] with what the grammar forbids at -inf. Pure."""
-        if self.matcher is None:
-            return scores
-        bits = self.matcher.allowed().view(np.uint8)
-        allowed = np.unpackbits(bits, bitorder="little")[: scores.shape[1]]
-        return scores.masked_fill(torch.from_numpy(allowed == 0)[None], -torch.inf)
 
     def note(self, ids: torch.Tensor, _scores: object) -> torch.Tensor:
         """Take in the last of `ids` [1, T]; bool [1], whether to stop. Changes: all."""
@@ -69,16 +62,87 @@ class Writing:
             self._end(token_id)
             return torch.tensor([True])
         self.pieces.append(self.text.push(token_id))
-        if self.matcher is not None:
-            self.matcher.accept(token_id)
         if self.text.match is not None:
             self._end(self.text.match)
-        elif self.matcher is not None and self.matcher.is_finished:
-            self._end(None)
         return torch.tensor([self.is_done])
 
     def _end(self, matched: str | int | None) -> None:
         self.is_done, self.finish = True, Finish("stop", matched)
+
+
+@dataclass(eq=False)
+class Forced:
+    """One greedy answer under a grammar: forced text in canonical tokens, one pass a token.
+
+    So it has the tokens that mmserve gives it, and costs what masks alone cost.
+    """
+
+    model: Any
+    matcher: Matcher
+    end_ids: tuple[int, ...]
+    most: int
+    token_ids: list[int] = field(default_factory=list)
+    num_settled: int = 0
+    num_kept: int = 0
+    num_drawn: int = 0
+    finish: Finish | None = None
+
+    def write(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """The whole answer. Changes: the tokens, the finish."""
+        cache = transformers.DynamicCache()
+        num_prompt = inputs["input_ids"].shape[1]
+        logits = self._pass(cache, **inputs)
+        self._jump()
+        while self.finish is None:
+            num_known = num_prompt + len(self.token_ids)
+            num_gone = cache.get_seq_length() - num_prompt - self.num_kept
+            if num_gone > 0:
+                cache.crop(-num_gone)
+            while cache.get_seq_length() < num_known:
+                token_id = self.token_ids[cache.get_seq_length() - num_prompt]
+                logits = self._pass(cache, input_ids=torch.tensor([[token_id]]))
+            self._draw(logits)
+
+    def _pass(self, cache: Any, **inputs: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+        has_name = "cache" in inspect.signature(self.model.forward).parameters
+        named = {"cache" if has_name else "past_key_values": cache}  # as the release calls it
+        out = self.model(**inputs, **named, use_cache=True, logits_to_keep=1)
+        logits: torch.Tensor = out.logits[0, -1]
+        return logits
+
+    def _draw(self, logits: torch.Tensor) -> None:
+        bits = self.matcher.allowed().view(np.uint8)
+        allowed = np.unpackbits(bits, bitorder="little")[: len(logits)]
+        token_id = int(logits.masked_fill(torch.from_numpy(allowed == 0), -torch.inf).argmax())
+        self.num_kept = len(self.token_ids)
+        self.token_ids.append(token_id)
+        self.num_drawn += 1
+        if token_id in self.end_ids:
+            self.finish = Finish("stop", token_id)
+            return
+        self.matcher.accept(token_id)
+        if self.matcher.is_finished:
+            self.finish = Finish("stop")
+        elif len(self.token_ids) >= self.most:
+            self.finish = Finish("length")
+        else:
+            self._jump()
+
+    def _jump(self) -> None:
+        self.num_kept = len(self.token_ids)
+        jump = self.matcher.jump(self.num_settled, self.most - self.num_settled)
+        if jump is None:
+            return
+        self.num_kept -= jump.num_replaced
+        self.matcher.rollback(jump.num_replaced)
+        for token_id in jump.token_ids:
+            self.matcher.accept(token_id)
+        self.token_ids[self.num_kept :] = jump.token_ids
+        self.num_settled = len(self.token_ids)
+        if jump.is_end:
+            self.finish = Finish("stop")
+        elif self.num_settled >= self.most:
+            self.finish = Finish("length")
 
 
 class TransformersTicket:
@@ -188,7 +252,25 @@ class TransformersClient:
         with self._lock, torch.inference_mode():
             return self._score(prepared, first)
 
+    def _force(self, prepared: Prepared, matcher: Matcher) -> Output:
+        """An answer under a grammar; the workloads give these no stop texts."""
+        params = prepared.request.sampling
+        forced = Forced(
+            self._model, matcher, self.model.eos_token_ids, params.max_new_tokens or 0
+        )
+        forced.write(self._inputs(prepared))
+        self.num_prompt_tokens += prepared.prompt.num_tokens
+        self.num_generated += forced.num_drawn
+        return _output(
+            prepared,
+            text=self._parts.tokenizer.decode(forced.token_ids),
+            token_ids=tuple(forced.token_ids),
+            finish=forced.finish,
+        )
+
     def _write(self, prepared: Prepared) -> Output:
+        if prepared.new_matcher is not None:
+            return self._force(prepared, prepared.new_matcher())
         params, inputs = prepared.request.sampling, self._inputs(prepared)
         ends = () if params.ignore_eos else self.model.eos_token_ids
         writing = Writing(
@@ -199,14 +281,12 @@ class TransformersClient:
                 skip_special_tokens=params.skip_special_tokens,
             ),
             end_ids=frozenset({*ends, *params.stop_token_ids}),
-            matcher=None if prepared.new_matcher is None else prepared.new_matcher(),
         )
         tokens = self._model.generate(
             **inputs,
             attention_mask=torch.ones_like(inputs["input_ids"]),
             max_new_tokens=params.max_new_tokens,
             do_sample=False,
-            logits_processor=transformers.LogitsProcessorList([writing.mask]),
             stopping_criteria=transformers.StoppingCriteriaList([writing.note]),
         )
         token_ids = tuple(tokens[0, writing.num_prompt :].tolist())

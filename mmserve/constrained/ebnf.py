@@ -21,6 +21,8 @@ __all__ = ["read_ebnf"]
 _MOST_NESTED = 1_000
 """Rules and the groups inside them; the library's recursion fails from about 2,500 on."""
 _MOST_GROUPS = 100
+_MOST_AND = 8
+"""Signs of Lark's `&`; what the library spends doubles with each."""
 _IS_LARK = re.compile(r"^\s*(%llguidance\b|start\s*:(?!:=))", re.MULTILINE)
 _COMMENT = re.compile(r"#[^\r\n]*")
 _WORD = re.compile(r"[\w-]+")
@@ -36,14 +38,20 @@ def read_ebnf(text: str) -> str:
         text: GBNF, or Lark if a line begins with `start:`.
 
     Raises:
-        ConstraintRefused: a rule is defined twice, an escape or a class is none, or rules and
-            groups are nested too deeply; with `position`.
+        ConstraintRefused: a rule is defined twice, an escape or a class is none, rules and
+            groups are nested too deeply, or too many terminals are joined by `&`; with
+            `position`.
         ValueError: the library's complaint.
     """
     if _IS_LARK.search(text):
+        if "%json" in text:
+            message = "the ebnf has %json, which would not be enforced as json_schema is"
+            raise _refused(message, text.index("%json"))
         num_nested = text.count(":") + text.count("(") + text.count("[")
         if num_nested > _MOST_NESTED:
             raise _too_deep(0, num_nested)
+        if text.count("&") > _MOST_AND:
+            raise _refused(f"the ebnf has more than {_MOST_AND} signs &", text.index("&"))
         return grammar_from("ebnf", text)
     return grammar_from("ebnf", _Gbnf(text).respelt())
 

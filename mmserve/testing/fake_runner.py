@@ -141,7 +141,7 @@ class FakeRunner:
         scores, rivals = self._scores(row, prefixes), _rivals(row, prefixes)
         if row.sampling is None:
             return SampledRow(row.sequence_id, prompt_logprobs=scores, rival_logprobs=rivals)
-        sampling = replace(row.sampling, allowed=mask)
+        sampling = row.sampling if mask is None else replace(row.sampling, allowed=mask)
         token_id = self._draw(row, sampling, prefixes[-1])
         logprob = _logprob(prefixes[-1], token_id)
         top = self._top(prefixes[-1], row.sampling.params.top_logprobs)

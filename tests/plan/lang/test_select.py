@@ -177,6 +177,7 @@ class Forgetful(FakeClient):
     """Does not know options."""
 
     def submit(self, request):
+        """A ticket for the prompt alone."""
         return super().submit(replace(request, options=()))
 
 
