@@ -43,7 +43,8 @@ def read_ebnf(text: str) -> str:
             `position`.
         ValueError: the library's complaint.
     """
-    if _IS_LARK.search(text):
+    packed = _without_blank_lines(text)
+    if _IS_LARK.search(packed):
         if "%json" in text:
             message = "the ebnf has %json, which would not be enforced as json_schema is"
             raise _refused(message, text.index("%json"))
@@ -52,8 +53,13 @@ def read_ebnf(text: str) -> str:
             raise _too_deep(0, num_nested)
         if text.count("&") > _MOST_AND:
             raise _refused(f"the ebnf has more than {_MOST_AND} signs &", text.index("&"))
-        return grammar_from("ebnf", text)
-    return grammar_from("ebnf", _Gbnf(text).respelt())
+        return grammar_from("ebnf", packed)
+    return grammar_from("ebnf", _without_blank_lines(_Gbnf(text).respelt()))
+
+
+def _without_blank_lines(text: str) -> str:
+    """To look for the notation takes the square of them. Pure."""
+    return "\n".join(line for line in text.split("\n") if line.strip())
 
 
 class _Gbnf:
@@ -138,7 +144,9 @@ class _Gbnf:
         while not self._text.startswith("]", self._at):
             position = self._at
             low = high = self._character(start, "class")
-            if self._text.startswith("-", self._at) and self._text[self._at + 1 :][:1] != "]":
+            if self._text.startswith("-", self._at) and not self._text.startswith(
+                "]", self._at + 1
+            ):
                 self._at += 1
                 high = self._character(start, "class")
             if high < low:
@@ -161,7 +169,7 @@ class _Gbnf:
         if kind in _ESCAPES:
             self._at += 2
             return _ESCAPES[kind]
-        digits = text[position + 2 :][: _HEX_DIGITS.get(kind, 0)]
+        digits = text[position + 2 : position + 2 + _HEX_DIGITS.get(kind, 0)]
         if len(digits) < _HEX_DIGITS.get(kind, 1) or not re.fullmatch("[0-9a-fA-F]+", digits):
             raise _refused("the ebnf has a bad escape", position)
         number = int(digits, 16)

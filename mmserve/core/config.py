@@ -80,7 +80,7 @@ class SchedConfig:
     radix_cache: bool = _setting(default=True, doc="keep KV of finished sequences for reuse")
     jump_forward: bool = _setting(
         default=True,
-        doc="compute text that a grammar leaves no choice about in one step, not in many",
+        doc="compute text that a grammar leaves no choice about in one step",
     )
     policy: Policy = _setting(  # noqa: RUF009 - a field; the linter does not know the alias
         "longest-prefix", "order of the waiting requests of one client"

@@ -54,6 +54,7 @@ class Answer:
             "image_tokens": usage.image_tokens,
             "video_tokens": usage.video_tokens,
             "num_retractions": usage.num_retractions,
+            "forced_tokens": usage.forced_tokens,
         }
         if self._timing is not None:
             meta["e2e_latency"] = self._timing.total / 1000

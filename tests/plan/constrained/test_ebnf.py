@@ -74,12 +74,14 @@ TEXTS = [
     (r'root ::= "\"\\\n"', '"\\\n'),
     ('root ::= "# no comment [ ::= "', "# no comment [ ::= "),
     ('root ::= "a" # a comment "\n  \n# one more\n', "a"),
+    ("\n" * 200_000 + ' root ::=\n \n\t"a" \n' + " \n" * 200_000, "a"),
+    ("\n" * 200_000 + ' start: "a" \n' + " \n" * 200_000, "a"),
     ('root ::= start\nstart ::= "a"', "a"),
     ('root ::= one-two\none-two ::= "(" ("a" | "b")+ ")"', "(ab)"),
 ]
 
 
-@pytest.mark.parametrize(("grammar", "text"), TEXTS)
+@pytest.mark.parametrize(("grammar", "text"), TEXTS, ids=range(len(TEXTS)))
 def test_texts_are_as_they_are_spelt(grammar: str, text: str) -> None:
     """Escapes, comments and names are read as in GBNF."""
     assert accepts(grammar, text)
