@@ -38,8 +38,8 @@ from mmserve.core import ConstraintRefused
 __all__ = ["NOTHING", "Expander", "child", "item"]
 
 _MAX_ALTERNATIVES = 256
-_MAX_MEETS = 20_000
-_MAX_TEXT_PROOFS = 2_000
+_MAX_MEETS = 8_000
+_MAX_TEXT_PROOFS = 1_000
 _MAX_STACK = 200
 _MAX_PROOF_DEPTH = 4
 _OLD = ("divisibleBy", "disallow", "extends")

@@ -17,6 +17,8 @@ from mmserve.constrained.schemas.uniques import is_endless
 
 __all__ = ["write_schema"]
 
+MOST_PATTERNS = 6
+"""Patterns that one string may have to match: work on them may double with each."""
 _MAX_LENGTH = 1_000_000
 _MAX_ITEMS = 100_000
 _MAX_SUBSETS = 256
@@ -174,6 +176,9 @@ def _string(facts: Facts) -> Plain:
     banned = [one for one in facts.banned if isinstance(one, str)]
     if banned:
         patterns.append(f"^(?:{_none_of(banned)})$")
+    if len(patterns) > MOST_PATTERNS:
+        path = facts.paths.get("pattern", "")
+        refuse("pattern", path, f"is one of more than {MOST_PATTERNS} at once", "too_large")
     if patterns:
         found["pattern"] = patterns[0]
     if len(patterns) > 1:
