@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import logging
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,8 +19,10 @@ from mmserve.core import (
     Broken,
     Busy,
     EngineConfig,
+    ForwardPlan,
     MmserveError,
     Request,
+    SampledTokens,
     SamplingParams,
     SchedConfig,
     TextPart,
@@ -134,8 +138,17 @@ def test_a_stream_that_is_left_is_cancelled(small: Engine) -> None:
     assert small.counters()['finished_total{reason="abort"}'] == 1
 
 
-def test_closing_tells_what_was_done(small: Engine) -> None:
+def test_closing_tells_what_was_done(small: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last output of an answer cut by `close` has its counts and times."""
+    loop = small._loop
+    plain, steps = loop._runner.execute, itertools.count()
+
+    def execute(plan: ForwardPlan) -> SampledTokens:
+        while next(steps) > 8 and loop._inbox.empty():  # from then on, wait for `close`
+            time.sleep(0.001)
+        return plain(plan)
+
+    monkeypatch.setattr(loop._runner, "execute", execute)
     ticket = ask(small, TextPart("x"), sampling=LONG)
     news = ticket.outputs()
     seen = [next(news) for _ in range(3)]
