@@ -241,7 +241,7 @@ class EngineLoop:
             for index, stream in enumerate(self._open_streams(prepared, ticket)):
                 self._add_sequence(stream, seed + index * _GOLDEN)
                 added.append(self._next_id - 1)
-        except Exception as error:  # noqa: BLE001  (one request must not end the loop)
+        except BaseException as error:  # noqa: BLE001  (one request must not end the loop)
             for sequence_id in added:
                 self._scheduler.abort(sequence_id)
                 self._forget(sequence_id, ticket)
