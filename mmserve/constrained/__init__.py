@@ -4,7 +4,7 @@ Owns compiled grammars. What cannot be enforced is refused before anything runs,
 keyword or position. Called by `engine` (compiles off the step loop) and, through
 `core.Matcher`, by `sched`.
 
-    Constraint --GrammarCompiler--> Matcher: allowed  forced_tokens  accept  rollback  fork
+    Constraint --GrammarCompiler--> Matcher: allowed  accept  jump  rollback  fork
 """
 
 from mmserve.constrained.grammar import GrammarCompiler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections import OrderedDict
@@ -93,7 +94,7 @@ class GrammarCompiler:
             encode=encode,
         )
         self._llg = LlgEngine(self._vocabulary)
-        self._canonical = None if encode is None else Canonical(self._vocabulary)
+        self._has_encode = encode is not None
         self._cache: OrderedDict[Constraint, _Compiled] = OrderedDict()
         self._cache_bytes = cache_bytes
         self._lock = threading.Lock()
@@ -168,9 +169,16 @@ class GrammarCompiler:
                 found.num_uses += 1
         return found
 
+    @functools.cached_property
+    def _canonical(self) -> Canonical | None:
+        """Made with the first grammar, off the step loop: engines without one start sooner."""
+        return Canonical(self._vocabulary) if self._has_encode else None
+
     def _maker(self, parser: Parser) -> Callable[[], Matcher]:
+        canonical = self._canonical
+
         def make() -> Matcher:
-            return AnswerMatcher(self._vocabulary, parser.fork(), self._canonical)
+            return AnswerMatcher(self._vocabulary, parser.fork(), canonical)
 
         return make
 

@@ -12,31 +12,17 @@ from mmserve.constrained.regex_tree import (
     Either,
     Node,
     Repeat,
-    read_pattern,
     read_search,
 )
 
-__all__ = ["translate_pattern", "translate_search", "write_tree"]
-
-
-def translate_pattern(pattern: str, *, field: str = "regex") -> str:
-    """A pattern for exactly the texts that `re.fullmatch` accepts.
-
-    Raises:
-        ConstraintRefused: not a pattern, empty, too large, or with a feature that no automaton
-            has (look-around, back-references, word boundaries); fields: position, reason.
-
-    Pure.
-    """
-    return write_tree(read_pattern(pattern, field=field))
+__all__ = ["translate_search", "write_tree"]
 
 
 def translate_search(pattern: str, *, field: str = "pattern") -> str:
     r"""A pattern for texts in which JSON Schema's `pattern` finds a match.
 
     `\d` and `\w` are ASCII, as ECMAScript says, and their opposites exclude what is a digit or
-    letter anywhere, so that validators of either reading agree. Raises as `translate_pattern`.
-    Pure.
+    letter anywhere, so that validators of either reading agree. Raises as `read_search`. Pure.
     """
     return write_tree(read_search(pattern, field=field))
 

@@ -80,9 +80,9 @@ def _pattern(value: object) -> Shape:
     if not isinstance(value, str):
         message = f"regex is of type {type(value).__name__}, allowed is a text"
         raise BadRequest(message, field="regex", reason="type")
-    from mmserve.constrained.regex_syntax import translate_pattern  # noqa: PLC0415  slow to import
+    from mmserve.constrained.regex_tree import read_pattern  # noqa: PLC0415  slow to import
 
-    translate_pattern(value)
+    read_pattern(value)
     return Shape(Constraint("regex", value))
 
 
@@ -92,7 +92,7 @@ def _schema(value: Any) -> Shape:  # noqa: ANN401  a text, a mapping, or a class
         convert = value.model_validate_json
         value = value.model_json_schema()
     text = value if isinstance(value, str) else _schema_text(value)
-    from mmserve.constrained.schema import read_schema  # noqa: PLC0415  slow to import
+    from mmserve.constrained.schemas import read_schema  # noqa: PLC0415  slow to import
 
     read_schema(text)
     return Shape(Constraint("json_schema", text), convert=convert)

@@ -268,7 +268,7 @@ def _of_tool(tool: Tool, error: ConstraintRefused) -> ConstraintRefused:
 
 def _fault_of(schema: str) -> ConstraintRefused | None:
     """What is wrong with a schema on its own, if anything is."""
-    from mmserve.constrained.schema import read_schema  # noqa: PLC0415  for a refusal only
+    from mmserve.constrained.schemas import read_schema  # noqa: PLC0415  for a refusal only
 
     try:
         read_schema(schema)

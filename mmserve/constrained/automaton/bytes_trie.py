@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mmserve.constrained.automaton.memo import once_per_vocabulary
 from mmserve.constrained.vocabulary import Vocabulary
 
 __all__ = ["BytesTrie", "bytes_trie"]
@@ -39,20 +38,13 @@ class BytesTrie:
         return np.where(self.steps[place] == wanted, place + 1, self.num_nodes)
 
 
-_TRIES: WeakKeyDictionary[Vocabulary, BytesTrie] = WeakKeyDictionary()
-_LOCK = threading.Lock()
-
-
+@once_per_vocabulary
 def bytes_trie(vocabulary: Vocabulary) -> BytesTrie:
     """The trie of a vocabulary's text tokens; built once. Pure.
 
     Cost: about 0.1 s for 50,000 tokens the first time.
     """
-    with _LOCK:
-        found = _TRIES.get(vocabulary)
-        if found is None:
-            found = _TRIES[vocabulary] = _build(vocabulary.text_pieces, vocabulary.num_words)
-        return found
+    return _build(vocabulary.text_pieces, vocabulary.num_words)
 
 
 def _build(pieces: Sequence[bytes], num_words: int) -> BytesTrie:

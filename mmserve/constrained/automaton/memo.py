@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MaskMemo"]
+from mmserve.constrained.vocabulary import Vocabulary
+
+__all__ = ["MaskMemo", "once_per_vocabulary"]
+
+_Made = TypeVar("_Made")
+
+
+def once_per_vocabulary(
+    make: Callable[[Vocabulary], _Made],
+) -> Callable[[Vocabulary], _Made]:
+    """The function, with what it made of each living vocabulary remembered. Thread-safe."""
+    known: WeakKeyDictionary[Vocabulary, _Made] = WeakKeyDictionary()
+    lock = threading.Lock()
+
+    @functools.wraps(make)
+    def made(vocabulary: Vocabulary) -> _Made:
+        with lock:
+            if vocabulary not in known:
+                known[vocabulary] = make(vocabulary)
+            return known[vocabulary]
+
+    return made
 
 
 class MaskMemo:

@@ -8,14 +8,13 @@ root --t--> . --h--> . --e--> .        "the" is one node, "th" + half a characte
 from __future__ import annotations
 
 import codecs
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mmserve.constrained.automaton.memo import once_per_vocabulary
 from mmserve.constrained.vocabulary import Vocabulary
 
 __all__ = ["TokenTrie", "token_trie"]
@@ -47,20 +46,13 @@ class TokenTrie:
     insides: tuple[tuple[int, bytes], ...]
 
 
-_TRIES: WeakKeyDictionary[Vocabulary, TokenTrie] = WeakKeyDictionary()
-_LOCK = threading.Lock()
-
-
+@once_per_vocabulary
 def token_trie(vocabulary: Vocabulary) -> TokenTrie:
     """The trie of a vocabulary's text tokens; built once. Pure.
 
     Cost: about 0.2 s for 50,000 tokens the first time.
     """
-    with _LOCK:
-        found = _TRIES.get(vocabulary)
-        if found is None:
-            found = _TRIES[vocabulary] = _build(vocabulary.text_pieces, vocabulary.num_words)
-        return found
+    return _build(vocabulary.text_pieces, vocabulary.num_words)
 
 
 def _build(pieces: Sequence[bytes], num_words: int) -> TokenTrie:

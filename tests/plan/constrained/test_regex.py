@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.constrained.sampling import draw, matcher
 
-from mmserve.constrained.regex_syntax import translate_pattern, translate_search
+from mmserve.constrained.regex_syntax import translate_search, write_tree
+from mmserve.constrained.regex_tree import read_pattern
 from mmserve.core import ConstraintRefused
 
 HONOURED = [
@@ -133,7 +134,7 @@ def test_rewritten_pattern_means_the_same(pattern, text):
     written = re.sub(
         r"\\x\{([0-9a-f]+)\}",
         lambda hit: rf"\U{int(hit[1], 16):08x}",
-        translate_pattern(pattern),
+        write_tree(read_pattern(pattern)),
     )
     assert bool(re.fullmatch(pattern, text)) == bool(re.fullmatch(written, text))
 

@@ -21,7 +21,8 @@ from plan.constrained.automaton.patterns import (
 )
 
 from mmserve.constrained.automaton import byte_table, compile_regex
-from mmserve.constrained.regex_syntax import translate_pattern
+from mmserve.constrained.regex_syntax import write_tree
+from mmserve.constrained.regex_tree import read_pattern
 from mmserve.core import ConstraintRefused
 
 pytestmark = pytest.mark.filterwarnings("ignore:Possible nested set:FutureWarning")
@@ -70,7 +71,7 @@ def outside():
 def test_takes_what_llguidance_takes(outside, pattern, seed):
     """Llguidance on the translated pattern takes the same texts, and stops at the same byte."""
     automaton = compile_regex(pattern, bytes_vocabulary())
-    grammar = LLMatcher.grammar_from_regex(translate_pattern(pattern))
+    grammar = LLMatcher.grammar_from_regex(write_tree(read_pattern(pattern)))
     matcher = LLMatcher(outside, grammar, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     for text in texts_near(automaton, random.Random(seed), 4):
