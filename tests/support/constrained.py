@@ -9,19 +9,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import jsonschema
+from PIL import Image
 
 import mmserve as sgl
 from mmserve.core import BadRequest, ConstraintRefused
-from support.oracle import Asker, Reply
+from support.oracle import Asker, Reply, differ, png, same
 
 __all__ = [
     "Answer",
     "Refusal",
     "Say",
     "begins_json",
+    "canary",
     "check_all",
+    "letters",
     "over_http",
     "through_language",
+    "tokens_of",
 ]
 
 Say = Callable[..., "list[Answer]"]
@@ -162,3 +166,24 @@ def _is_json(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+A, B = (png(Image.new("RGB", (64, 64), color)) for color in ("red", "blue"))
+
+
+def tokens_of(ask: Asker, texts: str | list[str], value: float = 100) -> dict[str, float]:
+    """A bias for the first token of each text."""
+    return {
+        str(ask.post("/tokenize", {"prompt": text}).body["tokens"][0]): value for text in texts
+    }
+
+
+def letters(ask: Asker) -> dict[str, float]:
+    """A bias that lets texts run on."""
+    return tokens_of(ask, "abcdefghijklmnopqrstuvwxyz", 30)
+
+
+def canary(ask: Asker) -> None:
+    """Text and picture questions are answered as always."""
+    same(ask.chat("Hi"), ask.chat("Hi"))
+    differ(ask.chat("What?", A), ask.chat("What?", B))
