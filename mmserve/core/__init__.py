@@ -38,6 +38,7 @@ from mmserve.core.errors import (
     UnsupportedModel,
     WeightMismatch,
 )
+from mmserve.core.media import GridPlace, MediaLayout, MediaStyle
 from mmserve.core.model import (
     ModelInfo,
 )
@@ -129,15 +130,18 @@ __all__ = [
     "ForwardPlan",
     "FrameReport",
     "FramesSource",
+    "GridPlace",
     "ImagePart",
     "Jump",
     "LedgerBroken",
     "MaskSource",
     "Matcher",
     "MediaConfig",
+    "MediaLayout",
     "MediaRefused",
     "MediaSource",
     "MediaSpan",
+    "MediaStyle",
     "MissingExtra",
     "MmserveError",
     "ModelInfo",

@@ -84,6 +84,10 @@ class PlanRow:
             `logprobs_from` and `rivals` ask for.
         rivals: (position, token id) of tokens other than the row's own, at positions in
             [start + 1, start + t]: report their log-probabilities given all tokens before.
+        positions: int64 [3, t], time, row and column of the computed tokens, for models that
+            ask; None: start, start + 1 and so on.
+        two_way: [start, end) of positions whose tokens see each other both ways; each lies
+            wholly among the computed tokens.
     """
 
     sequence_id: int
@@ -96,14 +100,23 @@ class PlanRow:
     next_id: int | None = None
     num_prompt_top: int = 0
     rivals: tuple[tuple[int, int], ...] = ()
+    positions: NDArray[np.int64] | None = None
+    two_way: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodeItem:
-    """A picture to encode before the rows run: `inputs` as the model's processor made them."""
+    """An item to encode before the rows run.
+
+    Args:
+        digest: its identity.
+        inputs: as the model's processor made them.
+        num_patches: what encoding it costs.
+    """
 
     digest: bytes
     inputs: dict[str, NDArray[Any]]
+    num_patches: int = 1
 
 
 class MaskSource(Protocol):

@@ -96,7 +96,8 @@ class EarlyItems:
 
     def has_room(self, items: tuple[MediaItem, ...]) -> bool:
         """Whether the files of these may be held beside the others. Pure."""
-        contents = [item.origin.content for item in (*self._items.values(), *items)]
+        every = (*self._items.values(), *items)
+        contents = [content for item in every for content in item.origin.contents]
         sizes = {id(content): len(content) for content in contents}
         return sum(sizes.values()) <= self._limit_bytes
 

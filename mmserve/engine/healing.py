@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from mmserve.constrained import GrammarCompiler, NewMatcher
 from mmserve.core import Constraint, Part, Prompt, RawPart, TextPart, Turn
-from mmserve.prompt import Tokenizer
+from mmserve.prompt import Tokenizer, shorter
 
 __all__ = ["PromptHealer"]
 
@@ -35,7 +34,7 @@ class PromptHealer:
         is_text = token_id not in self._tokenizer.special_ids and _is_whole(text)
         if last < 1 or is_media or not is_text or not _ends_with_text(parts):
             return prompt, b""
-        return replace(prompt, token_ids=prompt.token_ids[:last]), text
+        return shorter(prompt, 1), text
 
     def matcher(self, constraint: Constraint | None, text: bytes) -> NewMatcher:
         """A maker of matchers for answers that spell `text` first.

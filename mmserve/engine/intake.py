@@ -27,7 +27,14 @@ from mmserve.core import (
 )
 from mmserve.engine.healing import PromptHealer
 from mmserve.engine.options import OptionTree, check_options, tree_of
-from mmserve.prompt import OptionTokens, PromptBuilder, Rendered, media_parts, with_text
+from mmserve.prompt import (
+    OptionTokens,
+    PromptBuilder,
+    Rendered,
+    longer,
+    media_parts,
+    with_text,
+)
 from mmserve.vision import MediaItem, MediaPlane, ResolvedMedia
 
 __all__ = ["Intake", "MediaTimes", "Prepared", "as_ours"]
@@ -179,7 +186,7 @@ class Intake:
         )
         request = replace(base.request, sampling=sampling)
         ids = np.asarray(tree.options[place], dtype=np.int64)
-        prompt = replace(prompt, token_ids=np.concatenate([prompt.token_ids, ids]))
+        prompt = longer(prompt, ids)
         self._check_length(prompt, request, f"the prompt with option {place}")
         return replace(base, request=request, prompt=prompt, rivals=rivals)
 

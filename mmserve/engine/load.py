@@ -95,19 +95,17 @@ def join_parts(
 ) -> Parts:
     """Make the planning rooms for a model and its runner."""
     tokenizer = load_tokenizer(path)
-    plane = None
+    plane, style = None, None
     if model.has_images:
-        plane = MediaPlane(
-            config.media,
-            load_processor(path, model_config),
-            model_fingerprint=model.fingerprint,
-        )
+        processor = load_processor(path, model_config)
+        plane = MediaPlane(config.media, processor, model_fingerprint=model.fingerprint)
+        style = processor.style
     if config.chat_template is None:
         template = load_chat_template(path, tokenizer)
     else:
         text = template_text(config.chat_template)
         template = ChatTemplate(text, tokenizer.special_tokens)
-    builder = PromptBuilder(tokenizer, template, image_token_id=model.image_token_id)
+    builder = PromptBuilder(tokenizer, template, media=style)
     compiler = GrammarCompiler(
         tokenizer.pieces,
         eos_token_ids=model.eos_token_ids,

@@ -26,10 +26,12 @@ class QueryRow:
     Args:
         num_queries: queries at positions [n - num_queries, n).
         slots: int64 [n], KV slot of every token from 0 on.
+        two_way: [start, end) of positions whose tokens see each other both ways.
     """
 
     num_queries: int
     slots: NDArray[np.int64]
+    two_way: tuple[tuple[int, int], ...] = ()
 
     @property
     def start(self) -> int:
@@ -61,14 +63,21 @@ class AttentionBackend(Protocol):
     """A way to do paged attention on one device."""
 
     def plan(
-        self, kv: KvTensors, rows: Sequence[QueryRow], *, window: int | None = None
+        self,
+        kv: KvTensors,
+        rows: Sequence[QueryRow],
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
     ) -> AttentionPlan:
         """Decide how `rows` read `kv`.
 
         Args:
             kv: the store; the plan keeps views of it, so later writes are seen.
             rows: ragged queries of the step.
-            window: a query sees at most this many tokens, itself included; None for all.
+            window: a query sees at most this many tokens, itself included, beside those of its
+                two-way range; None for all.
+            softcap: scores are bent to stay within it (`softcap * tanh(score / softcap)`).
 
         Pure. Cost: O(slots of all rows) on the host.
         """

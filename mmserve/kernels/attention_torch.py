@@ -31,10 +31,15 @@ class TorchAttention:
     """Attention backend made of torch calls: a run of slots is a view, the rest is gathered."""
 
     def plan(
-        self, kv: KvTensors, rows: Sequence[QueryRow], *, window: int | None = None
+        self,
+        kv: KvTensors,
+        rows: Sequence[QueryRow],
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
     ) -> AttentionPlan:
         """See `AttentionBackend.plan`. Pure."""
-        return _TorchPlan(kv, plan_segments(rows, window))
+        return _TorchPlan(kv, plan_segments(rows, window), softcap)
 
 
 class KvWriter:
@@ -117,8 +122,9 @@ class _TorchPlan:
     queries on 320 slots each took 4.3 ms a layer instead of 1.1.
     """
 
-    def __init__(self, kv: KvTensors, step: StepSegments) -> None:
+    def __init__(self, kv: KvTensors, step: StepSegments, softcap: float | None) -> None:
         self._kv = kv
+        self._softcap = softcap
         self._step = step
         device = kv.keys.device
         self._parts = [
@@ -146,12 +152,12 @@ class _TorchPlan:
         merge = _Merge(grouped, self._step.num_levels)
         for part in self._parts:
             answer = _attend_part(
-                grouped[:, part.queries], *self._read(layer, part.slots), part
+                grouped[:, part.queries], *self._read(layer, part.slots), part, self._softcap
             )
             merge.put(part.segment.level, part.queries, answer)
         for level, batch in self._batches:
             asked = grouped[:, batch.queries]
-            answer = _attend_batch(asked, *self._read(layer, batch.slots), batch)
+            answer = _attend_batch(asked, *self._read(layer, batch.slots), batch, self._softcap)
             merge.put(level, batch.targets, answer)
         return merge.total().transpose(1, 2).reshape(num_tokens, num_heads, size)
 
@@ -220,26 +226,35 @@ def _cut(batch: LooseBatch, kv: KvTensors, step: StepSegments) -> Iterator[_Batc
         yield _Batch(table, some, step.num_queries, kv.keys.device)
 
 
-def _attend_part(queries: Tensor, keys: Tensor, values: Tensor, part: _Part) -> _Answer:
+def _attend_part(
+    queries: Tensor, keys: Tensor, values: Tensor, part: _Part, softcap: float | None
+) -> _Answer:
     """[G, n, h, D] queries on [G, L, D]."""
     num_groups, num_queries, heads, size = queries.shape
-    if part.segment.is_causal:
-        return _attend_causal(queries, keys, values, part.segment.window)
+    if part.segment.is_causal or part.segment.is_two_way:
+        return _attend_masked(queries, keys, values, part.segment, softcap)
     flat = queries.reshape(num_groups, num_queries * heads, size)
-    if _has_flash(queries):
+    if _has_flash(queries, softcap):
         return _answer(*_flash(flat[None], keys[None], values[None], bias=None), heads)
     step = max(1, MAX_SCORES // (num_groups * keys.shape[1]))
-    parts = [_softmax_product(some, keys, values, None) for some in flat.split(step, dim=1)]
+    parts = [
+        _softmax_product(some, keys, values, None, softcap) for some in flat.split(step, dim=1)
+    ]
     return _joined(parts, heads)
 
 
-def _attend_causal(
-    queries: Tensor, keys: Tensor, values: Tensor, window: int | None
+def _attend_masked(
+    queries: Tensor, keys: Tensor, values: Tensor, segment: Segment, softcap: float | None
 ) -> _Answer:
-    """Queries are the last n of L tokens; each sees itself and all before, or `window`."""
+    """Queries are the last n of L tokens.
+
+    Each sees itself and all before, or `window`; or, if the segment is two-way, all others.
+    """
+    window = segment.window
     num_groups, num_queries, heads, size = queries.shape
     num_keys = keys.shape[1]
-    if window is None and num_queries == num_keys and _has_flash(queries):
+    is_plain = segment.is_causal and window is None and num_queries == num_keys
+    if is_plain and _has_flash(queries, softcap):
         return _flash_causal(queries, keys, values)
     step = max(1, MAX_SCORES // (num_groups * heads * num_keys))
     key_at = torch.arange(num_keys, device=queries.device)
@@ -251,14 +266,17 @@ def _attend_causal(
         hidden = key_at > query_at
         if window is not None:
             hidden |= key_at <= query_at - window
+        if segment.is_two_way:
+            hidden = ~hidden
         flat = chunk.reshape(num_groups, -1, size)
         hidden = hidden.repeat_interleave(heads, dim=0)
-        parts.append(_softmax_product(flat, keys, values, hidden))
+        parts.append(_softmax_product(flat, keys, values, hidden, softcap))
     return _joined(parts, heads)
 
 
-def _has_flash(queries: Tensor) -> bool:
-    return queries.device.type == "cpu" and queries.dtype == torch.float32
+def _has_flash(queries: Tensor, softcap: float | None) -> bool:
+    is_plain = softcap is None and queries.dtype == torch.float32
+    return is_plain and queries.device.type == "cpu"
 
 
 def _flash_causal(queries: Tensor, keys: Tensor, values: Tensor) -> _Answer:
@@ -305,22 +323,29 @@ def _joined(parts: list[tuple[Tensor, Tensor]], heads: int) -> _Answer:
 
 
 def _softmax_product(
-    queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    hidden: Tensor | None,
+    softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """[B, M, D] queries on [B, L, D]; outputs [B, M, D] and log-sum-exp [B, M].
 
-    `hidden`, bool and broadcast over [B, M, L], is what is not read.
+    `hidden`, bool and broadcast over [B, M, L], is what is not read; a query that reads nothing
+    gives 0 and -inf.
     """
     scale = queries.shape[-1] ** -0.5
     scores = torch.baddbmm(
         queries.new_empty(1), queries, keys.transpose(1, 2), beta=0, alpha=scale
     )
+    if softcap is not None:
+        scores.div_(softcap).tanh_().mul_(softcap)
     if hidden is not None:
         scores.masked_fill_(hidden, -torch.inf)
-    peak = scores.amax(dim=-1, keepdim=True)
+    peak = scores.amax(dim=-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
     scores.sub_(peak).exp_()
     total = scores.sum(dim=-1, keepdim=True)
-    out = torch.bmm(scores, values).div_(total)
+    out = torch.bmm(scores, values).div_(total.clamp(min=torch.finfo(scores.dtype).tiny))
     return out, total.log_().add_(peak).squeeze(-1)
 
 
@@ -333,14 +358,16 @@ def _gather(store: Tensor, slots: _Where, room: Tensor) -> Tensor:
     return torch.index_select(store, 1, slots, out=gathered)
 
 
-def _attend_batch(queries: Tensor, keys: Tensor, values: Tensor, batch: _Batch) -> _Answer:
+def _attend_batch(
+    queries: Tensor, keys: Tensor, values: Tensor, batch: _Batch, softcap: float | None
+) -> _Answer:
     """[G, R * n, h, D] queries, n of a row, each row on its own part of [G, R * L, D]."""
     num_groups, _, heads, size = queries.shape
     num_rows, num_queries, num_slots = batch.shape
     flat = queries.reshape(num_groups, num_rows, num_queries * heads, size)
     keys = keys.view(num_groups, num_rows, num_slots, size)
     values = values.view(num_groups, num_rows, num_slots, size)
-    if _has_flash(queries):
+    if _has_flash(queries, softcap):
         bias = batch.bias(heads)
         found = _flash(*(some.transpose(0, 1) for some in (flat, keys, values)), bias=bias)
         return _answer(*found, heads)
@@ -352,6 +379,7 @@ def _attend_batch(queries: Tensor, keys: Tensor, values: Tensor, batch: _Batch) 
         keys.flatten(0, 1),
         values.flatten(0, 1),
         hidden,
+        softcap,
     )
     out, lse = out.view(flat.shape), lse.view(flat.shape[:-1])
     return _answer(out.transpose(0, 1), lse.transpose(0, 1), heads)

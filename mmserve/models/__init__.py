@@ -4,20 +4,33 @@ Owns the weights of a loaded model and nothing that changes. Called by `runner` 
 gives the step's attention and keeps KV and encoded pictures.
 
     config.json -> FAMILIES -> Model(decoder, pictures)
-    pixels -> PictureEncoder -> embeddings -> Decoder <-> Attention -> logits
+    pixels -> PictureEncoder -> embeddings -> LanguageModel <-> Attention -> logits
 """
 
+from mmserve.models.checkpoint import Checkpoint
 from mmserve.models.config import DecoderConfig, LlavaConfig, RopeConfig, TowerConfig
-from mmserve.models.decoder import Attention, Decoder
-from mmserve.models.llava import PictureEncoder
-from mmserve.models.registry import FAMILIES, Model, build_model, read_config
+from mmserve.models.decoder import Decoder
+from mmserve.models.families import FAMILIES
+from mmserve.models.ports import (
+    Attention,
+    DecoderShape,
+    Inputs,
+    LanguageModel,
+    Model,
+    PictureEncoder,
+)
+from mmserve.models.registry import build_model, read_config
 from mmserve.models.weights import weight_files
 
 __all__ = [
     "FAMILIES",
     "Attention",
+    "Checkpoint",
     "Decoder",
     "DecoderConfig",
+    "DecoderShape",
+    "Inputs",
+    "LanguageModel",
     "LlavaConfig",
     "Model",
     "PictureEncoder",

@@ -90,7 +90,11 @@ def refuse(architecture: str, reason: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary embedding: base `theta`, and how frequencies are stretched for long contexts."""
+    """Rotary embedding: base `theta`, and how frequencies are stretched for long contexts.
+
+    `axes` says which position turns each pair: time (0), row (1) or column (2); empty: all turn
+    by the one place in the sequence.
+    """
 
     theta: float
     kind: str = "default"
@@ -98,6 +102,7 @@ class RopeConfig:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_context: int = 8192
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,7 @@ class DecoderConfig:
     has_mlp_bias: bool = False
     has_qk_norm: bool = False
     is_tied: bool = False
+    num_deep: int = 0
 
     @classmethod
     def parse(cls, config: Config) -> DecoderConfig:
@@ -284,9 +290,8 @@ def _rope(family: str, config: Config) -> RopeConfig:
     share = spec.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
     if share != 1.0:
         refuse(family, "partial rotary embedding")
-    if "mrope_section" in spec:
-        refuse(family, "multimodal rotary embedding")
     return RopeConfig(
+        axes=_axes(spec),
         theta=theta,
         kind=kind,
         factor=float(spec.get("factor", 1.0)),
@@ -294,6 +299,18 @@ def _rope(family: str, config: Config) -> RopeConfig:
         high_freq_factor=float(spec.get("high_freq_factor", 4.0)),
         original_context=int(spec.get("original_max_position_embeddings", 8192)),
     )
+
+
+def _axes(spec: Mapping[str, Any]) -> tuple[int, ...]:
+    """The axis of each rotary pair: three runs, or taken in turns as long as they last."""
+    sections = [int(size) for size in spec.get("mrope_section") or ()]
+    if not spec.get("mrope_interleaved"):
+        return tuple(axis for axis, size in enumerate(sections) for _ in range(size))
+    axes = [0] * sum(sections)
+    for axis in (1, 2):
+        for place in range(axis, 3 * sections[axis], 3):
+            axes[place] = axis
+    return tuple(axes)
 
 
 def _windows(family: str, config: Config) -> tuple[int | None, ...]:

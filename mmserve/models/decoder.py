@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader knows
@@ -18,25 +17,10 @@ from torch import Tensor
 
 from mmserve.kernels import Linear, rms_norm, rotary, silu_and_mul
 from mmserve.models.config import DecoderConfig, RopeConfig
+from mmserve.models.ports import Attention, DecoderShape
 from mmserve.models.weights import Weights
 
-__all__ = ["Attention", "Decoder", "rope_frequencies"]
-
-
-class Attention(Protocol):
-    """What a decoder asks of the step it runs in; token order is the step's."""
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Store [T, G, D] keys and values. Changes: the KV store."""
-        ...
-
-    def attend(self, layer: int, queries: Tensor) -> Tensor:
-        """[T, H, D] outputs of [T, H, D] queries of all tokens. Pure."""
-        ...
-
-    def attend_kept(self, layer: int, queries: Tensor) -> Tensor:
-        """[Q, H, D] outputs of [Q, H, D] queries of the tokens whose output is wanted. Pure."""
-        ...
+__all__ = ["Decoder", "rope_frequencies"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +59,23 @@ class Decoder:
             names, sizes = ["lm_head"], [config.vocab_size]
             self._head = weights.linear(names, sizes, config.hidden_size, has_bias=False)
         self._frequencies = rope_frequencies(config.rope, config.head_size).to(weights.device)
+        self._axes = torch.tensor(config.rope.axes, dtype=torch.int64, device=weights.device)
+
+    @property
+    def shape(self) -> DecoderShape:
+        """See `LanguageModel.shape`."""
+        config = self.config
+        return DecoderShape(
+            num_layers=config.num_layers,
+            num_kv_heads=config.num_kv_heads,
+            head_size=config.head_size,
+            hidden_size=config.hidden_size,
+            vocab_size=config.vocab_size,
+            max_positions=config.max_positions,
+            windows=config.windows,
+            num_deep=config.num_deep,
+            has_grid_positions=bool(config.rope.axes),
+        )
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """[T, E] embeddings of int64 [T] ids in [0, vocab_size). Pure."""
@@ -85,20 +86,15 @@ class Decoder:
         return self._head(hidden).float()
 
     def forward(
-        self, hidden: Tensor, positions: Tensor, attention: Attention, keep: Tensor
+        self,
+        hidden: Tensor,
+        positions: Tensor,
+        attention: Attention,
+        keep: Tensor,
+        deep: Tensor | None = None,
     ) -> Tensor:
-        """Run all layers over the tokens of a step.
-
-        Args:
-            hidden: [T, E] embeddings. Changes: overwritten.
-            positions: int64 [T], each token's place in its sequence.
-            attention: the step's attention.
-            keep: int64 [Q], tokens whose output is wanted; the last layer computes no others.
-
-        Returns:
-            [Q, E] normed outputs. Changes: the KV store, through `attention`.
-        """
-        angles = positions[:, None].float() * self._frequencies
+        """See `LanguageModel.forward`. The last layer computes only what is kept."""
+        angles = self._angles(positions)
         cos, sin = angles.cos().to(hidden.dtype), angles.sin().to(hidden.dtype)
         last = len(self._layers) - 1
         for number, layer in enumerate(self._layers):
@@ -114,7 +110,15 @@ class Decoder:
             hidden += layer.out(mixed.flatten(1))
             gates = layer.gate_up(rms_norm(hidden, layer.post_norm, self.config.rms_eps))
             hidden += layer.down(silu_and_mul(gates))
+            if deep is not None and number < len(deep):
+                hidden += deep[number]
         return rms_norm(hidden, self._norm, self.config.rms_eps)
+
+    def _angles(self, positions: Tensor) -> Tensor:
+        """float32 [T, D / 2] angles of [T] positions, or of [3, T] by each pair's own axis."""
+        if positions.dim() == 1:
+            return positions[:, None].float() * self._frequencies
+        return positions.float()[self._axes].T * self._frequencies
 
     def _project(
         self, layer: _Layer, hidden: Tensor, cos: Tensor, sin: Tensor

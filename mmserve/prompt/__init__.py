@@ -11,8 +11,9 @@ token; everything else is tokenized as Hugging Face would. Called by `engine`, `
 from mmserve.prompt.detokenizer import Detokenizer
 from mmserve.prompt.options import OptionTokens, Rendered, with_text
 from mmserve.prompt.placeholders import IMAGE_SPELLINGS, VIDEO_SPELLINGS, split_placeholders
+from mmserve.prompt.positions import longer, shorter
 from mmserve.prompt.render import PromptBuilder, media_parts
-from mmserve.prompt.styles import MediaItem, PictureStyle, VideoStyle
+from mmserve.prompt.styles import MediaItem, PictureStyle
 from mmserve.prompt.template import ChatTemplate, load_chat_template
 from mmserve.prompt.tokenizer import Stretch, Tokenizer, check_text
 from mmserve.prompt.tokenizer_files import load_tokenizer
@@ -29,11 +30,12 @@ __all__ = [
     "Rendered",
     "Stretch",
     "Tokenizer",
-    "VideoStyle",
     "check_text",
     "load_chat_template",
     "load_tokenizer",
+    "longer",
     "media_parts",
+    "shorter",
     "split_placeholders",
     "with_text",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from mmserve.core import MediaRefused, MediaSpan, TokensPart
-from mmserve.prompt.styles import MediaItem, PictureStyle, Slot, VideoStyle
+from mmserve.core import MediaRefused, MediaSpan, MediaStyle, TokensPart
+from mmserve.prompt.styles import MediaItem, PictureStyle, Slot
 from mmserve.prompt.tokenizer import Stretch, Tokenizer
 
 __all__ = ["Assembly"]
@@ -17,23 +18,22 @@ class Assembly:
     Args:
         tokenizer: for the text.
         media: spans' items by index of the media part.
-        image_token_id: placeholder of a picture's tokens.
-        picture_style, video_style: what stands around media.
+        style: how the model's family writes media, or None if it sees none.
+        picture_style: what stands around a picture.
     """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         media: Sequence[Sequence[MediaItem]],
-        image_token_id: int | None,
+        style: MediaStyle | None,
         picture_style: PictureStyle,
-        video_style: VideoStyle,
     ) -> None:
         self._tokenizer = tokenizer
         self._media = media
-        self._image_token_id = image_token_id
+        self._style = style
         self._picture_style = picture_style
-        self._video_style = video_style
+        self._encoded: dict[str, list[int]] = {}
         self._waiting: list[Stretch] = []
         self.ids: list[int] = []
         self.spans: list[MediaSpan] = []
@@ -67,44 +67,72 @@ class Assembly:
         """Put tokens before all after dropping the first ones. Changes: ids and spans."""
         self.ids = [*prefix, *self.ids[drop:]]
         shift = len(prefix) - drop
-        self.spans = [
-            MediaSpan(
-                span.digest, span.start + shift, span.num_tokens, span.kind, span.is_atomic
-            )
-            for span in self.spans
-        ]
+        self.spans = [replace(span, start=span.start + shift) for span in self.spans]
 
     def _add_text(self, stretch: Stretch) -> None:
         if stretch.text:
             self._waiting.append(stretch)
 
     def _add_media(self, slot: Slot, items: Sequence[MediaItem]) -> None:
-        native_id = self._video_style.token_id
-        is_clip = any(item.kind == "video" for item in items)
-        if is_clip and native_id is None:
-            for number, item in enumerate(items, start=1):
-                label = self._video_style.frame_format.format(
-                    number=number, timestamp_s=item.timestamp_s
-                )
-                self._add_text(Stretch(label))
-                self._add_spans([item], self._image_token_id, self._picture_style)
-        else:
-            token_id = native_id if is_clip else self._image_token_id
-            style = PictureStyle() if slot.is_wrapped else self._picture_style
-            self._add_spans(items, token_id, style)
-
-    def _add_spans(
-        self, items: Iterable[MediaItem], token_id: int | None, style: PictureStyle
-    ) -> None:
-        if token_id is None:
+        media = self._style
+        if media is None:
             message = "the model does not see this kind of media"
             raise MediaRefused(message, reason="unsupported")
+        is_clip = any(item.kind == "video" for item in items)
+        if is_clip and media.video_token_id is None:
+            for number, item in enumerate(items, start=1):
+                label = media.frame_label.format(number=number, timestamp_s=item.timestamp_s)
+                self._add_text(Stretch(label))
+                self._add_items([item], media.image_token_id, self._picture_style)
+            return
+        style = PictureStyle() if slot.is_wrapped else self._picture_style
+        token_id = media.video_token_id if is_clip else None
+        self._add_items(items, media.image_token_id if token_id is None else token_id, style)
+
+    def _add_items(
+        self, items: Iterable[MediaItem], token_id: int, style: PictureStyle
+    ) -> None:
         self._add_text(Stretch(style.before, is_template=True))
         for item in items:
+            pieces = item.layout.pieces
+            places = [i for i, piece in enumerate(pieces) if isinstance(piece, int)]
+            first, end = places[0], places[-1] + 1
+            self._add_text(Stretch(_text(pieces[:first]), is_template=True))
             self.flush()
-            is_atomic = bool(getattr(item, "is_atomic", False))
-            self.spans.append(
-                MediaSpan(item.digest, len(self.ids), item.num_tokens, item.kind, is_atomic)
-            )
-            self.ids += [token_id] * item.num_tokens
+            self._add_span(item, pieces[first:end], token_id)
+            self._add_text(Stretch(_text(pieces[end:]), is_template=True))
         self._add_text(Stretch(style.after, is_template=True))
+
+    def _add_span(self, item: MediaItem, pieces: Sequence[str | int], token_id: int) -> None:
+        """One span: runs of placeholders, and the text between them."""
+        start = len(self.ids)
+        runs: list[tuple[int, int]] = []
+        for piece in pieces:
+            begin = len(self.ids) - start
+            if isinstance(piece, int):
+                self.ids += [token_id] * piece
+                runs.append((begin, begin + piece))
+            else:
+                self.ids += self._inner(piece)
+        self.spans.append(
+            MediaSpan(
+                item.digest,
+                start,
+                len(self.ids) - start,
+                item.kind,
+                item.layout.is_atomic,
+                tuple(runs) if len(runs) > 1 else (),
+                item.layout.grid,
+            )
+        )
+
+    def _inner(self, text: str) -> list[int]:
+        """Token ids of text between placeholders; the same few come again and again."""
+        if text not in self._encoded:
+            stretch = [Stretch(text, is_template=True)]
+            self._encoded[text] = self._tokenizer.encode_stretches(stretch, at_start=False)
+        return self._encoded[text]
+
+
+def _text(pieces: Iterable[str | int]) -> str:
+    return "".join(piece for piece in pieces if isinstance(piece, str))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Literal
 
@@ -13,6 +14,7 @@ from mmserve.core import (
     BadRequest,
     ImagePart,
     MediaRefused,
+    MediaStyle,
     Part,
     Prompt,
     RawPart,
@@ -24,7 +26,8 @@ from mmserve.core import (
 from mmserve.prompt.assembly import Assembly
 from mmserve.prompt.conversation import Conversations
 from mmserve.prompt.options import Rendered
-from mmserve.prompt.styles import MediaItem, PictureStyle, Slot, VideoStyle
+from mmserve.prompt.positions import grid_positions
+from mmserve.prompt.styles import MediaItem, PictureStyle, Slot
 from mmserve.prompt.template import ChatTemplate
 from mmserve.prompt.tokenizer import Stretch, Tokenizer, check_text
 
@@ -48,10 +51,9 @@ class PromptBuilder:
     Args:
         tokenizer: the model's vocabulary.
         template: its own chat template, or None.
-        image_token_id: placeholder of a picture's tokens; None for a text-only model.
+        media: how the model's family writes pictures and clips; None for a text-only model.
         picture_style: what stands around a picture outside of templates; None: what the
             template writes around one between two texts.
-        video_style: how clips stand in the prompt.
 
     Safe to use from any thread. Changes: templates compiled for requests that bring their own.
     """
@@ -61,16 +63,12 @@ class PromptBuilder:
         tokenizer: Tokenizer,
         template: ChatTemplate | None = None,
         *,
-        image_token_id: int | None = None,
+        media: MediaStyle | None = None,
         picture_style: PictureStyle | None = None,
-        video_style: VideoStyle | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._image_token_id = image_token_id
-        self._video_style = video_style or VideoStyle()
-        self._placeholders = _find_placeholders(
-            tokenizer, image_token_id, self._video_style.token_id
-        )
+        self._media = media
+        self._placeholders = {} if media is None else _placeholders(tokenizer, media)
         names = (tokenizer.special_tokens.get(f"{kind}_token") for kind in ("image", "video"))
         self._reserved = sorted({*self._placeholders, *filter(None, names)}, key=len)[::-1]
         self._own = None if template is None else self._conversations(template)
@@ -87,9 +85,9 @@ class PromptBuilder:
     @property
     def image_spelling(self) -> str | None:
         """The model's own placeholder for a picture, as text; None for a text-only model."""
-        if self._image_token_id is None:
+        if self._media is None:
             return None
-        return self._tokenizer.spelling(self._image_token_id)
+        return self._media.image_text or self._tokenizer.spelling(self._media.image_token_id)
 
     def build(
         self,
@@ -162,13 +160,7 @@ class PromptBuilder:
     ) -> Rendered:
         """The prompt of a request and the text it ends with; see `build`. Pure."""
         self._check(parts, media)
-        assembly = Assembly(
-            self._tokenizer,
-            media,
-            self._image_token_id,
-            self._picture_style,
-            self._video_style,
-        )
+        assembly = Assembly(self._tokenizer, media, self._media, self._picture_style)
         index = 0
         for is_turn, group in groupby(parts, key=lambda part: isinstance(part, Turn)):
             some = tuple(group)
@@ -189,13 +181,16 @@ class PromptBuilder:
             raise BadRequest("the prompt is empty", field="messages", reason="empty")
         ids = np.asarray(assembly.ids, dtype=np.int64)
         prompt = Prompt(ids, tuple(assembly.spans), namespace)
+        if self._media is not None and self._media.has_grid_positions:
+            positions, following = grid_positions(len(ids), assembly.spans)
+            prompt = replace(prompt, positions=positions, next_position=following)
         return Rendered(prompt, assembly.tail, assembly.is_tail_first)
 
     def _check(self, parts: Sequence[Part], media: Sequence[Sequence[MediaItem]]) -> None:
         if not parts:
             raise BadRequest("there are no messages", field="messages", reason="empty")
         num_media = sum(1 for _ in media_parts(parts))
-        if num_media and self._image_token_id is None:
+        if num_media and self._media is None:
             raise MediaRefused(
                 "the model does not see pictures, the request holds some",
                 reason="unsupported",
@@ -271,19 +266,18 @@ class PromptBuilder:
         while assembly.ids[:2] == [bos, bos]:
             assembly.move([], drop=1)
         is_wanted = self._tokenizer.adds_bos
-        if isinstance(first, Turn) and self._image_token_id is None:
+        if isinstance(first, Turn) and self._media is None:
             is_wanted = False
         if add_bos == "auto" and is_wanted and assembly.ids[:1] != [bos]:
             assembly.move([bos])
 
 
-def _find_placeholders(
-    tokenizer: Tokenizer, image_token_id: int | None, video_token_id: int | None
-) -> dict[str, str]:
-    """Kind of media by the vocabulary's own spelling of its placeholder."""
-    ids = {"image": image_token_id, "video": video_token_id}
+def _placeholders(tokenizer: Tokenizer, media: MediaStyle) -> dict[str, str]:
+    """Kind of media by what chat templates write in its place."""
     spellings = {
-        kind: None if token_id is None else tokenizer.spelling(token_id)
-        for kind, token_id in ids.items()
+        "image": media.image_text or tokenizer.spelling(media.image_token_id),
+        "video": media.video_text,
     }
+    if media.video_text is None and media.video_token_id not in (None, media.image_token_id):
+        spellings["video"] = tokenizer.spelling(media.video_token_id)
     return {spelling: kind for kind, spelling in spellings.items() if spelling}

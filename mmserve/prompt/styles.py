@@ -1,18 +1,17 @@
-"""How a family writes pictures and clips into a prompt, as data."""
+"""How media stand in a prompt, as far as it is the prompt's business."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["MediaItem", "PictureStyle", "Slot", "VideoStyle"]
+from mmserve.core import MediaLayout
+
+__all__ = ["MediaItem", "PictureStyle", "Slot"]
 
 
 class MediaItem(Protocol):
-    """What a prompt needs to know of one picture or one frame.
-
-    An item may also have `is_atomic: bool` (two-way attention inside); it is False if missing.
-    """
+    """What a prompt needs to know of one picture, frame, or group of frames."""
 
     @property
     def digest(self) -> bytes:
@@ -20,8 +19,8 @@ class MediaItem(Protocol):
         ...
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens it takes in the prompt."""
+    def layout(self) -> MediaLayout:
+        """How it is written."""
         ...
 
     @property
@@ -41,20 +40,6 @@ class PictureStyle:
 
     before: str = ""
     after: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class VideoStyle:
-    """How a clip stands in a prompt.
-
-    Args:
-        frame_format: plain text before each frame's picture; may use `{number}`, from 1, and
-            `{timestamp_s}`. Not used by models with clips of their own.
-        token_id: placeholder token of a model with clips of its own, or None.
-    """
-
-    frame_format: str = "frame {number}:"
-    token_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

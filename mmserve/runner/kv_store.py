@@ -6,14 +6,14 @@ import numpy as np
 import torch
 
 from mmserve.kernels import KvTensors
-from mmserve.models import DecoderConfig
+from mmserve.models import DecoderShape
 
 __all__ = ["KvStore", "kv_bytes_per_token"]
 
 
-def kv_bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
+def kv_bytes_per_token(shape: DecoderShape, dtype: torch.dtype) -> int:
     """Bytes of one slot over all layers, keys and values. Pure."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_size * dtype.itemsize
+    return 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * dtype.itemsize
 
 
 class KvStore:
@@ -26,11 +26,11 @@ class KvStore:
     __slots__ = ("num_slots", "tensors")
 
     def __init__(
-        self, config: DecoderConfig, num_slots: int, dtype: torch.dtype, device: torch.device
+        self, shape: DecoderShape, num_slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.num_slots = num_slots
-        shape = (config.num_layers, config.num_kv_heads, num_slots, config.head_size)
-        self.tensors = KvTensors(_zeros(shape, dtype, device), _zeros(shape, dtype, device))
+        sizes = (shape.num_layers, shape.num_kv_heads, num_slots, shape.head_size)
+        self.tensors = KvTensors(_zeros(sizes, dtype, device), _zeros(sizes, dtype, device))
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 
 from mmserve.core import BadRequest, EngineConfig, ModelInfo, Runner, default_threads
 from mmserve.kernels import TorchAttention
-from mmserve.models import Model, build_model, read_config
+from mmserve.models import Checkpoint, Model, build_model, read_config
 from mmserve.runner.feature_store import FeatureStore
 from mmserve.runner.identity import eos_token_ids, fingerprint
 from mmserve.runner.kv_store import KvStore, kv_bytes_per_token
@@ -46,10 +46,10 @@ def load_model(config: EngineConfig, directory: Path) -> LoadedModel:
     raw = read_config(directory)
     dtype = _dtype(config.dtype, raw, device)
     with torch.inference_mode():
-        model = build_model(directory, raw, dtype, device)
+        model = build_model(Checkpoint(directory, raw, dtype, device))
         info = _info(config, directory, raw, model, dtype)
-        store = KvStore(model.decoder.config, info.num_slots, dtype, device)
-    features = FeatureStore(model.pictures, dtype, device)
+        store = KvStore(model.decoder.shape, info.num_slots, dtype, device)
+    features = FeatureStore(model.pictures)
     runner = TorchRunner(model, store, features, TorchAttention(), device)
     return LoadedModel(runner, info, raw)
 
@@ -61,7 +61,7 @@ def _info(
     model: Model,
     dtype: torch.dtype,
 ) -> ModelInfo:
-    text = model.decoder.config
+    text = model.decoder.shape
     context = config.context_length or text.max_positions
     if context > text.max_positions:
         message = f"context_length is {context}, the model was made for {text.max_positions}"
@@ -70,7 +70,6 @@ def _info(
     most = config.sched.max_running * context
     inner = raw.get("text_config") or {}
     bos = raw.get("bos_token_id", inner.get("bos_token_id"))
-    pictures = model.pictures
     return ModelInfo(
         name=config.served_name or path.resolve().stem,
         family=model.family,
@@ -79,10 +78,10 @@ def _info(
         vocab_size=text.vocab_size,
         eos_token_ids=eos_token_ids(path, raw),
         bos_token_id=bos if isinstance(bos, int) else None,
-        image_token_id=None if pictures is None else pictures.config.image_token_id,
+        image_token_id=model.image_token_id,
         num_slots=config.num_slots or max(1, min(most, config.kv_bytes // per_token)),
         kv_bytes_per_token=per_token,
-        feature_bytes_per_token=text.hidden_size * dtype.itemsize,
+        feature_bytes_per_token=text.hidden_size * (1 + text.num_deep) * dtype.itemsize,
         fingerprint=fingerprint(path, raw),
     )
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmserve.core import PlanRow
 from mmserve.kernels import top_of
-from mmserve.models import Decoder
+from mmserve.models import LanguageModel
 
 __all__ = ["RivalScore", "Score", "Scores", "score_prompt"]
 
@@ -28,7 +28,7 @@ class Scores:
     rivals: tuple[RivalScore, ...] = ()
 
 
-def score_prompt(row: PlanRow, hidden: Tensor, decoder: Decoder) -> Scores:
+def score_prompt(row: PlanRow, hidden: Tensor, decoder: LanguageModel) -> Scores:
     """Scores of the row's known tokens from `logprobs_from` on, and of its rivals.
 
     Args:

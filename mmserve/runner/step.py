@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mmserve.core import ForwardPlan, PlanRow
 from mmserve.kernels import AttentionBackend, AttentionPlan, KvTensors, KvWriter, QueryRow
+from mmserve.models import DecoderShape
 
 __all__ = ["Layout", "StepAttention", "lay_out", "num_wanted"]
 
@@ -29,7 +30,7 @@ class Layout:
 
     Args:
         token_ids: int64 [T]; 0 where features stand.
-        positions: int64 [T].
+        positions: int64 [T], or [3, T] if the rows have time, row and column.
         slots: int64 [T], where new KV goes.
         firsts: int64 [R], each row's first token.
         wanted: int64 [R], how many of a row's last tokens need an output.
@@ -72,13 +73,20 @@ def lay_out(plan: ForwardPlan) -> Layout:
     kept = [np.arange(end - n, end) for end, n in zip(ends, wanted, strict=True)]
     return Layout(
         token_ids=token_ids,
-        positions=np.concatenate(
-            [np.arange(row.start, len(row.slots), dtype=np.int64) for row in plan.rows]
-        ),
+        positions=_positions(plan),
         slots=np.concatenate([row.slots[row.start :] for row in plan.rows]).astype(np.int64),
         firsts=firsts,
         wanted=wanted,
         keep=np.concatenate(kept).astype(np.int64),
+    )
+
+
+def _positions(plan: ForwardPlan) -> NDArray[np.int64]:
+    grids = [row.positions for row in plan.rows if row.positions is not None]
+    if len(grids) == len(plan.rows):
+        return np.concatenate(grids, axis=1)
+    return np.concatenate(
+        [np.arange(row.start, len(row.slots), dtype=np.int64) for row in plan.rows]
     )
 
 
@@ -88,7 +96,7 @@ class StepAttention:
     Args:
         backend: how to attend.
         kv: the store's tensors.
-        windows: sliding window of each layer, or None.
+        shape: of the decoder.
         rows: the plan's rows.
         layout: of the same rows.
     """
@@ -97,27 +105,29 @@ class StepAttention:
         self,
         backend: AttentionBackend,
         kv: KvTensors,
-        windows: Sequence[int | None],
+        shape: DecoderShape,
         rows: Sequence[PlanRow],
         layout: Layout,
     ) -> None:
         self._writer = KvWriter(kv, layout.slots)
-        asked = [QueryRow(len(row.token_ids), row.slots) for row in rows]
+        asked = [QueryRow(len(row.token_ids), row.slots, row.two_way) for row in rows]
         kept = [
-            QueryRow(int(num), row.slots)
+            QueryRow(int(num), row.slots, row.two_way)
             for row, num in zip(rows, layout.wanted, strict=True)
             if num
         ]
-        self._windows = tuple(windows)
+        self._windows = windows = shape.windows
+        softcap = shape.softcap
         self._plans: dict[int | None, AttentionPlan] = {
-            window: backend.plan(kv, asked, window=window) for window in set(windows[:-1])
+            window: backend.plan(kv, asked, window=window, softcap=softcap)
+            for window in set(windows[:-1])
         }
         last = windows[-1]
         is_whole = len(layout.keep) == len(layout.token_ids)
         if is_whole and last in self._plans:
             self._kept_plan = self._plans[last]
         else:
-            self._kept_plan = backend.plan(kv, kept, window=last)
+            self._kept_plan = backend.plan(kv, kept, window=last, softcap=softcap)
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """See `models.Attention`. Changes: the KV store."""

@@ -79,16 +79,34 @@ class TorchRunner:
     def _run(self, plan: ForwardPlan) -> tuple[SampledRow, ...]:
         layout = lay_out(plan)
         decoder = self._model.decoder
-        windows = decoder.config.windows
-        attention = StepAttention(self._attention, self._kv.tensors, windows, plan.rows, layout)
+        attention = StepAttention(
+            self._attention, self._kv.tensors, decoder.shape, plan.rows, layout
+        )
         hidden = decoder.embed(to_device(layout.token_ids, self._device))
-        for first, row in zip(layout.firsts.tolist(), plan.rows, strict=True):
-            for use in row.features:
-                self._features.place(hidden, first, use)
+        deep = self._place(plan, layout, hidden)
         positions = to_device(layout.positions, self._device)
         keep = to_device(layout.keep, self._device)
-        outputs = decoder.forward(hidden, positions, attention, keep)
+        outputs = decoder.forward(hidden, positions, attention, keep, deep)
         return self._answers(plan, layout, outputs)
+
+    def _place(self, plan: ForwardPlan, layout: Layout, hidden: Tensor) -> Tensor | None:
+        """Put features over embeddings [T, E]; what early layers add, [num_deep, T, E].
+
+        Changes: `hidden`.
+        """
+        num_deep, width = self._model.decoder.shape.num_deep, hidden.shape[1]
+        deep: Tensor | None = None
+        for first, row in zip(layout.firsts.tolist(), plan.rows, strict=True):
+            for use in row.features:
+                features = self._features.take(use)
+                start = first + use.row_start
+                hidden[start : start + use.num_tokens] = features[:, :width]
+                if num_deep:
+                    if deep is None:
+                        deep = hidden.new_zeros((num_deep, *hidden.shape))
+                    sets = features[:, width:].unflatten(1, (num_deep, width))
+                    deep[:, start : start + use.num_tokens] = sets.transpose(0, 1)
+        return deep
 
     def _answers(
         self, plan: ForwardPlan, layout: Layout, outputs: Tensor

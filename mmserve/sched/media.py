@@ -135,9 +135,9 @@ class MediaDesk:
         digest = span.digest
         if digest in self.ledger or digest in self._pixels or digest in self._asked:
             return
-        self._asked[digest] = span.num_tokens
+        self._asked[digest] = span.num_features
         self._asked_by[digest] = client
-        self._num_tokens += span.num_tokens
+        self._num_tokens += span.num_features
         self._newly_asked.append(digest)
 
     def ask_ahead(self, spans: Iterable[MediaSpan], client: str) -> None:
@@ -145,7 +145,7 @@ class MediaDesk:
         num_early = sum(self._early_tokens(digest) for digest in self.hints)
         for span in spans:
             num_tokens = self._num_tokens - num_early
-            if num_tokens and num_tokens + span.num_tokens > self._ahead_tokens:
+            if num_tokens and num_tokens + span.num_features > self._ahead_tokens:
                 return
             self.ask(span, client)
 
@@ -339,16 +339,16 @@ class MediaDesk:
         lone_patches = 0 if encoding.items else encoding.lone_patches
         if pixels.num_patches > max(encoding.num_patches_left, lone_patches):
             return False
-        if not self.ledger.can_admit(span.num_tokens):
+        if not self.ledger.can_admit(span.num_features):
             return False
-        self._plan_encode(span.digest, span.num_tokens, pixels, encoding)
+        self._plan_encode(span.digest, span.num_features, pixels, encoding)
         return True
 
     def _plan_encode(
         self, digest: bytes, num_tokens: int, pixels: _Pixels, encoding: Encoding
     ) -> None:
         self.ledger.admit(digest, num_tokens)
-        encoding.items[digest] = EncodeItem(digest, pixels.inputs)
+        encoding.items[digest] = EncodeItem(digest, pixels.inputs, pixels.num_patches)
         encoding.num_patches[digest] = pixels.num_patches
         encoding.num_patches_left -= pixels.num_patches
 
@@ -362,10 +362,14 @@ def feature_uses(
     spans: list[tuple[int, MediaSpan]], start: int, stop: int
 ) -> tuple[FeatureUse, ...]:
     """Which rows of encoded media go where in a row that computes [start, stop). Pure."""
-    uses = []
+    uses: list[FeatureUse] = []
     for _, span in spans:
-        first, last = max(span.start, start), min(span.end, stop)
-        if first < last:
-            use = FeatureUse(span.digest, first - span.start, first - start, last - first)
-            uses.append(use)
+        num_before = 0
+        for run_start, run_end in span.runs or ((0, span.num_tokens),):
+            begin, end = span.start + run_start, span.start + run_end
+            first, last = max(begin, start), min(end, stop)
+            if first < last:
+                offset = num_before + first - begin
+                uses.append(FeatureUse(span.digest, offset, first - start, last - first))
+            num_before += run_end - run_start
     return tuple(uses)

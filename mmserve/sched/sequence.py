@@ -245,6 +245,16 @@ class Sequence:
             if span.start < stop and span.end > start
         ]
 
+    def positions(self, start: int, stop: int) -> NDArray[np.int64] | None:
+        """Time, row and column int64 [3, stop - start], if the prompt has them. Pure."""
+        prompt = self.spec.prompt
+        if prompt.positions is None:
+            return None
+        num = prompt.num_tokens
+        answer = np.arange(max(start, num), max(stop, num)) + (prompt.next_position - num)
+        known = prompt.positions[:, start:stop]
+        return np.concatenate([known, np.tile(answer, (3, 1))], axis=1)
+
     def usage(self) -> Usage:
         """Token counts so far, without an opening that was not told. Pure."""
         num_untold = 0 if self.opening is None else len(self.opening.token_ids)

@@ -150,6 +150,7 @@ class StepBuilder:
             token_ids=sequence.tokens.view(start, known),
             slots=sequence.slots.view(0, known),
             sampling=row_sampling(sequence),
+            positions=sequence.positions(start, known),
         )
         self.rows.append(PlannedRow(sequence, row, None, is_last=True, num_cached=0))
         self.num_tokens_left -= 1
@@ -285,6 +286,8 @@ class StepBuilder:
             next_id=sequence.tokens[stop] if is_scored and stop < known else None,
             num_prompt_top=spec.sampling.top_logprobs if is_scored or rivals else 0,
             rivals=rivals,
+            positions=sequence.positions(start, stop),
+            two_way=tuple(span for span in sequence.atomic if start <= span[0] < stop),
         )
         self.rows.append(PlannedRow(sequence, row, pending, stop == known, num_cached))
         self.num_tokens_left -= stop - start

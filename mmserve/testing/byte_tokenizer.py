@@ -5,6 +5,7 @@ from __future__ import annotations
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from mmserve.core import MediaStyle
 from mmserve.prompt import ChatTemplate, PromptBuilder, Tokenizer
 from mmserve.prompt.token_bytes import byte_alphabet
 
@@ -66,4 +67,6 @@ def byte_prompt_builder(tokenizer: Tokenizer | None = None) -> PromptBuilder:
     """A builder over the byte vocabulary and its template, for a model with pictures. Pure."""
     tokenizer = tokenizer or byte_tokenizer()
     template = ChatTemplate(BYTE_CHAT_TEMPLATE, tokenizer.special_tokens)
-    return PromptBuilder(tokenizer, template, image_token_id=BYTE_IMAGE_TOKEN_ID)
+    return PromptBuilder(
+        tokenizer, template, media=MediaStyle(image_token_id=BYTE_IMAGE_TOKEN_ID)
+    )

@@ -8,26 +8,31 @@ Owns: fetching and its guards, decoders, the decode pool. Pillow and PyAV are us
 Called by: `prompt` and the engine's workers (`resolve`), the engine's loop (`request_pixels`).
 """
 
-from mmserve.vision.decoding import OnReady, Processor
+from mmserve.vision.decoding import OnReady
+from mmserve.vision.families import load_processor
+from mmserve.vision.families.llava import ImageProcessor, ImageSteps
 from mmserve.vision.fetch import Fetcher
 from mmserve.vision.header import SUPPORTED_FORMATS
 from mmserve.vision.items import MediaItem, ResolvedMedia
 from mmserve.vision.ledger import FeatureLedger
 from mmserve.vision.plane import MediaCounters, MediaPlane
-from mmserve.vision.processor_config import load_processor
-from mmserve.vision.processors import ImageProcessor, ImageSteps
+from mmserve.vision.processor import Bounds, FrameFacts, ItemPlan, Processor, Recipe
 
 __all__ = [
     "SUPPORTED_FORMATS",
+    "Bounds",
     "FeatureLedger",
     "Fetcher",
+    "FrameFacts",
     "ImageProcessor",
     "ImageSteps",
+    "ItemPlan",
     "MediaCounters",
     "MediaItem",
     "MediaPlane",
     "OnReady",
     "Processor",
+    "Recipe",
     "ResolvedMedia",
     "load_processor",
 ]

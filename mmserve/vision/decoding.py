@@ -1,8 +1,10 @@
 """Pixels on demand: a bounded pool that decodes each picture once for all who ask at a time.
 
 request -> under way already?  yes: wait along
-              no: picture -> one job
+              no: one job, which waits for its sources
+                  picture -> decoded for this job
                   frame   -> the clip's pass, running or new; wishes join while it runs
+           all sources there -> processor -> inputs -> all who wait
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,59 +24,51 @@ from numpy.typing import NDArray
 from mmserve.core import Aborted, Broken, MmserveError
 from mmserve.vision.frames import decode_frames
 from mmserve.vision.image import decode_picture
-from mmserve.vision.items import FrameOrigin, MediaItem, PictureOrigin
+from mmserve.vision.items import ClipFrame, MediaItem, PictureFile
+from mmserve.vision.processor import Inputs, Processor, Recipe
 from mmserve.vision.refusal import MediaKind, named
 
-__all__ = ["OnReady", "PixelPool", "Processor"]
+__all__ = ["OnReady", "PixelPool"]
 
 _LOG = logging.getLogger(__name__)
 
-Inputs = dict[str, NDArray[Any]]
 OnReady = Callable[[bytes, Inputs | None, MmserveError | None, float, float], None]
 """(digest, inputs or None, error or None, decode milliseconds, preprocess milliseconds)."""
 
 
-class Processor(Protocol):
-    """What the media plane asks of a family's picture processor."""
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One item under way: its frames as they come, and what decoding them has cost."""
 
-    @property
-    def fingerprint(self) -> bytes:
-        """16 bytes over every setting that the result depends on."""
-        ...
+    item: MediaItem
+    frames: list[NDArray[np.uint8] | None]
+    num_missing: int
+    decode_ms: float = 0.0
 
-    def num_patches(self, width: int, height: int) -> int:
-        """Patches of a picture of this size. Pure."""
-        ...
-
-    def num_tokens(self, width: int, height: int) -> int:
-        """Tokens of a picture of this size. Pure."""
-        ...
-
-    def check_bounds(self, max_pixels: int | None, min_pixels: int | None) -> None:
-        """Raise BadRequest if a request's bounds cannot be kept. Pure."""
-        ...
-
-    def __call__(self, pixels: NDArray[np.uint8]) -> Inputs:
-        """The tower's inputs for uint8 [H, W, 3]. Pure."""
-        ...
+    def put(self, place: int, pixels: NDArray[np.uint8], decode_ms: float) -> bool:
+        """Take a frame; whether it was the last one missing. Changes: the job."""
+        self.frames[place] = pixels
+        self.num_missing -= 1
+        self.decode_ms += decode_ms
+        return not self.num_missing
 
 
 @dataclass(slots=True, eq=False)
 class _ClipQueue:
-    """Frames of one clip that are wanted: sorted numbers, and who each stands for."""
+    """Frames of one clip that are wanted: sorted numbers, and who wants each at which place."""
 
-    origin: FrameOrigin
+    source: ClipFrame
     numbers: list[int] = field(default_factory=list)
-    digests: dict[int, list[bytes]] = field(default_factory=dict)
+    wishes: dict[int, list[tuple[_Job, int]]] = field(default_factory=dict)
 
-    def add(self, number: int, digest: bytes) -> None:
-        if number not in self.digests:
+    def add(self, number: int, job: _Job, place: int) -> None:
+        if number not in self.wishes:
             insort(self.numbers, number)
-        self.digests.setdefault(number, []).append(digest)
+        self.wishes.setdefault(number, []).append((job, place))
 
-    def take(self, number: int) -> list[bytes]:
+    def take(self, number: int) -> list[tuple[_Job, int]]:
         self.numbers.remove(number)
-        return self.digests.pop(number)
+        return self.wishes.pop(number)
 
 
 class PixelPool:
@@ -104,23 +97,15 @@ class PixelPool:
         also for those already under way. Frames of one clip are decoded in one pass over it.
         Inputs are shared between all who asked, and read-only.
         """
-        pictures: list[MediaItem] = []
         clips: list[bytes] = []
         with self._lock:
             if self._is_closed:
                 raise Aborted("the media plane is closed")
             for item in {item.digest: item for item in items}.values():
-                waiter = (on_ready, item.kind, item.origin.index)
                 waiting = self._waiting.setdefault(item.digest, [])
-                waiting.append(waiter)
-                if len(waiting) > 1:
-                    continue
-                if isinstance(item.origin, PictureOrigin):
-                    pictures.append(item)
-                elif self._enqueue(item.origin, item.digest):
-                    clips.append(item.origin.clip_digest)
-            for item in pictures:
-                self._pool.submit(self._picture, item)
+                waiting.append((on_ready, item.kind, item.origin.index))
+                if len(waiting) == 1:
+                    clips += self._begin(item)
             for clip_digest in clips:
                 self._pool.submit(self._clip, clip_digest)
 
@@ -132,27 +117,34 @@ class PixelPool:
         for digest in list(self._waiting):
             self._deliver(digest, None, Aborted("was not decoded: the media plane was closed"))
 
-    def _enqueue(self, origin: FrameOrigin, digest: bytes) -> bool:
-        """Whether the clip needs a new job. Call with the lock held."""
-        queue = self._clips.get(origin.clip_digest)
-        is_new = queue is None
-        if queue is None:
-            queue = self._clips[origin.clip_digest] = _ClipQueue(origin)
-        queue.add(origin.number, digest)
-        return is_new
+    def _begin(self, item: MediaItem) -> list[bytes]:
+        """Ask for an item's sources; clips that need a pass. Call with the lock held."""
+        sources = item.origin.sources
+        job = _Job(item, [None] * len(sources), len(sources))
+        if not sources:
+            self._pool.submit(self._finish, [job])
+        clips: list[bytes] = []
+        for place, source in enumerate(sources):
+            if isinstance(source, PictureFile):
+                self._pool.submit(self._picture, job, place, source)
+                continue
+            queue = self._clips.get(source.digest)
+            if queue is None:
+                queue = self._clips[source.digest] = _ClipQueue(source)
+                clips.append(source.digest)
+            queue.add(source.number, job, place)
+        return clips
 
-    def _picture(self, item: MediaItem) -> None:
+    def _picture(self, job: _Job, place: int, source: PictureFile) -> None:
         started = perf_counter()
         try:
             with self._lock:
                 self.num_pictures += 1
-            if not isinstance(item.origin, PictureOrigin):
-                raise TypeError(type(item.origin))
-            pixels = decode_picture(item.origin.content, item.origin.header)
+            pixels = decode_picture(source.content, source.header)
         except Exception as error:  # noqa: BLE001 - every waiter gets an answer
-            self._deliver(item.digest, None, _typed(error), _ms_since(started))
+            self._deliver(job.item.digest, None, _typed(error), _ms_since(started))
         else:
-            self._finish([item.digest], pixels, _ms_since(started))
+            self._put([(job, place)], pixels, _ms_since(started))
 
     def _clip(self, clip_digest: bytes) -> None:
         queue = self._clips[clip_digest]
@@ -163,16 +155,17 @@ class PixelPool:
             except Exception as failure:  # noqa: BLE001 - every waiter gets an answer
                 error = _typed(failure)
             with self._lock:
-                failed = [d for group in queue.digests.values() for d in group] if error else []
+                failed = [job for wish in queue.wishes.values() for job, _ in wish]
                 if error or not queue.numbers:
                     del self._clips[clip_digest]
                     break
-        for digest in failed:
-            self._deliver(digest, None, error)
+        if error:
+            for digest in {job.item.digest: None for job in failed}:
+                self._deliver(digest, None, error)
 
     def _pass(self, queue: _ClipQueue) -> None:
         """One walk over the clip, for all frames wanted at or after where it stands."""
-        origin = queue.origin
+        source = queue.source
         with self._lock:
             self.num_clip_passes += 1
 
@@ -182,30 +175,46 @@ class PixelPool:
                 return queue.numbers[at] if at < len(queue.numbers) else None
 
         started = perf_counter()
-        with closing(decode_frames(origin.content, origin.clip, next_wanted)) as frames:
+        with closing(decode_frames(source.content, source.clip, next_wanted)) as frames:
             for number, pixels in frames:
                 with self._lock:
-                    digests = queue.take(number)
-                self._finish(digests, pixels, _ms_since(started))
+                    wishes = queue.take(number)
+                self._put(wishes, pixels, _ms_since(started))
                 started = perf_counter()
 
-    def _finish(
-        self, digests: list[bytes], pixels: NDArray[np.uint8], decode_ms: float
+    def _put(
+        self, wishes: list[tuple[_Job, int]], pixels: NDArray[np.uint8], decode_ms: float
     ) -> None:
+        """Give pixels to all who want them; whoever has all of its frames is finished."""
+        alike: dict[tuple[Recipe, tuple[int, ...]], list[_Job]] = {}
+        with self._lock:
+            for job, place in wishes:
+                if job.put(place, pixels, decode_ms):
+                    frames = tuple(map(id, job.frames))
+                    alike.setdefault((job.item.origin.recipe, frames), []).append(job)
+        for jobs in alike.values():
+            self._finish(jobs)
+
+    def _finish(self, jobs: list[_Job]) -> None:
+        """Preprocess the frames that all of `jobs` have, once, and give the result to them."""
         started = perf_counter()
         inputs: Inputs | None = None
         error: MmserveError | None = None
+        job = jobs[0]
+        frames = [frame for frame in job.frames if frame is not None]
+        for done in jobs:
+            done.frames.clear()
         try:
             with self._lock:
                 self.num_preprocesses += 1
-            inputs = self._processor(pixels)
+            inputs = self._processor.inputs(frames, job.item.origin.recipe)
             for array in inputs.values():
                 array.flags.writeable = False
         except Exception as failure:  # noqa: BLE001 - every waiter gets an answer
             inputs, error = None, _typed(failure)
         preprocess_ms = _ms_since(started)
-        for digest in digests:
-            self._deliver(digest, inputs, error, decode_ms, preprocess_ms)
+        for done in jobs:
+            self._deliver(done.item.digest, inputs, error, done.decode_ms, preprocess_ms)
 
     def _deliver(
         self,

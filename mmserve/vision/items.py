@@ -4,57 +4,90 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mmserve.core import FrameReport
+from mmserve.core import FrameReport, MediaLayout
 from mmserve.vision.frames import ClipHeader
 from mmserve.vision.header import PictureHeader
+from mmserve.vision.processor import Recipe
 from mmserve.vision.refusal import MediaKind
 
-__all__ = ["FrameOrigin", "MediaItem", "PictureOrigin", "ResolvedMedia"]
+__all__ = ["ClipFrame", "MediaItem", "Origin", "PictureFile", "ResolvedMedia", "Source"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PictureOrigin:
-    """Where a picture's pixels come from; `index` is the media part's place in its request."""
+class PictureFile:
+    """A picture's file, and `digest` of its content."""
 
     content: bytes = field(repr=False)
     header: PictureHeader
-    index: int
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FrameOrigin:
-    """Where the pixels of frame `number` come from; `clip_digest` stands for its file."""
+class ClipFrame:
+    """Frame `number` of a clip; `digest` stands for the clip's file."""
 
     content: bytes = field(repr=False)
     clip: ClipHeader = field(repr=False)
-    clip_digest: bytes
+    digest: bytes
     number: int
+
+
+Source = PictureFile | ClipFrame
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """How to get an item's inputs; private to this room. Keeps files' bytes alive.
+
+    Args:
+        sources: pixels it is made of, in order.
+        recipe: what the processor does to them.
+        index: the media part's place in its request, from 0.
+    """
+
+    sources: tuple[Source, ...]
+    recipe: Recipe
     index: int
+
+    @property
+    def contents(self) -> tuple[bytes, ...]:
+        """Files it keeps alive. Pure."""
+        return tuple(source.content for source in self.sources)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MediaItem:
-    """One picture or one frame, identified and sized, not decoded.
+    """One picture, frame or group of frames, identified and sized, not decoded.
 
     Args:
-        digest: 16 bytes over content, decode options, processor, model and salt.
+        digest: 16 bytes over content, decode options, recipe, processor, model and salt.
         kind: which sort of part it belongs to.
-        num_tokens: tokens of the prompt that stand for it.
+        layout: how it stands in the prompt.
         num_patches: patches that encoding it takes.
         width: pixels across, upright, before processing.
         height: pixels down, upright, before processing.
-        timestamp_s: seconds from the clip's first frame; None for a picture.
-        origin: how to get its pixels; private to this room. Keeps the file's bytes alive.
+        timestamps_s: of its frames, in seconds from the clip's first; none for a picture.
+        origin: how to get its pixels.
     """
 
     digest: bytes
     kind: MediaKind
-    num_tokens: int
+    layout: MediaLayout
     num_patches: int
     width: int
     height: int
-    timestamp_s: float | None
-    origin: PictureOrigin | FrameOrigin = field(repr=False)
+    timestamps_s: tuple[float, ...]
+    origin: Origin = field(repr=False)
+
+    @property
+    def num_tokens(self) -> int:
+        """Features it has when encoded. Pure."""
+        return self.layout.num_features
+
+    @property
+    def timestamp_s(self) -> float | None:
+        """Time of its first frame; None for a picture. Pure."""
+        return self.timestamps_s[0] if self.timestamps_s else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

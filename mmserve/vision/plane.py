@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from time import perf_counter
 
@@ -20,14 +20,21 @@ from mmserve.core import (
     UrlSource,
     VideoPart,
 )
-from mmserve.vision.decoding import OnReady, PixelPool, Processor
+from mmserve.vision.decoding import OnReady, PixelPool
 from mmserve.vision.facts import RecentFacts
 from mmserve.vision.fetch import Fetcher
 from mmserve.vision.frames import ClipHeader
 from mmserve.vision.header import PictureHeader, is_still
-from mmserve.vision.identity import content_digest, frame_options, media_digest, new_key
-from mmserve.vision.items import FrameOrigin, MediaItem, PictureOrigin, ResolvedMedia
+from mmserve.vision.identity import (
+    content_digest,
+    frame_options,
+    joined,
+    media_digest,
+    new_key,
+)
+from mmserve.vision.items import ClipFrame, MediaItem, Origin, PictureFile, ResolvedMedia
 from mmserve.vision.probe import probe_picture
+from mmserve.vision.processor import Bounds, FrameFacts, ItemPlan, Processor
 from mmserve.vision.refusal import MediaKind, named, refused
 from mmserve.vision.sampling import FrameTimes, choose_frames, exact_fps
 from mmserve.vision.sources import SourceReader
@@ -70,6 +77,16 @@ class _Place:
     salt: str
     is_early: bool = False
     """Whether a hint asks, and no request."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shot:
+    """Pixels to come: where from, how large, and when in a clip; None for a picture."""
+
+    source: PictureFile | ClipFrame
+    width: int
+    height: int
+    time: Fraction | None
 
 
 class MediaPlane:
@@ -155,7 +172,6 @@ class MediaPlane:
 
     def _resolve(self, part: ImagePart | VideoPart, place: _Place) -> ResolvedMedia:
         try:
-            self._processor.check_bounds(part.max_pixels, part.min_pixels)
             if isinstance(part, ImagePart):
                 return self._image(part, place)
             if isinstance(part.source, FramesSource):
@@ -194,7 +210,10 @@ class MediaPlane:
         started = perf_counter()
         content = self._read(part.source, place)
         fetched = perf_counter()
-        item = self._picture(content, place, None)
+        file = self._file(content)
+        header = file.header
+        plan = self._processor.picture(header.width, header.height, _bounds(part))
+        item = self._item(plan, (_Shot(file, header.width, header.height, None),), place)
         return _resolved((item,), None, started, fetched)
 
     def _given_frames(
@@ -206,38 +225,58 @@ class MediaPlane:
             raise refused("undecodable", "has no frames")
         tick_s = 1 / exact_fps(source.fps)
         times = FrameTimes(range(count), tick_s, count)
+        chosen = part
         if part.num_frames is None and part.fps is None:
-            part = VideoPart(
-                part.source, num_frames=count, start_s=part.start_s, end_s=part.end_s
-            )
-        items = tuple(
-            self._picture(self._read(source.frames[n], place), place, times.seconds(n))
-            for n in choose_frames(times, part, self._config)
+            chosen = replace(part, num_frames=count)
+        shots = tuple(
+            self._still(self._read(source.frames[n], place), times.seconds(n))
+            for n in choose_frames(times, chosen, self._config)
         )
-        return _resolved(items, None, started, started)
+        return self._frames(shots, part, place, None, (started, started))
 
     def _clip(self, part: VideoPart, place: _Place) -> ResolvedMedia:
         if isinstance(part.source, FramesSource):
             raise TypeError(type(part.source))
         started = perf_counter()
         content = self._read(part.source, place)
-        fetched = perf_counter()
+        moments = (started, perf_counter())
         if is_still(content):
             choose_frames(FrameTimes((0,), Fraction(1), 1), part, self._config)
-            still = self._picture(content, place, Fraction(0))
-            return _resolved((still,), None, started, fetched)
+            still = self._still(content, Fraction(0))
+            return self._frames((still,), part, place, None, moments)
         digest = content_digest(self._key, content)
         clip = self._clips.get(
             digest, lambda: probe_clip(content, self._config), lambda fact: fact.num_frames
         )
-        items = tuple(
-            self._frame(content, clip, digest, number, place)
+        shots = tuple(
+            _Shot(
+                ClipFrame(content, clip, digest, number),
+                clip.width,
+                clip.height,
+                clip.times.seconds(number),
+            )
             for number in choose_frames(clip.times, part, self._config)
         )
         note = None
         if clip.num_unreadable:
             note = f"{clip.num_unreadable} of {clip.num_frames} frames were unreadable"
-        return _resolved(items, note, started, fetched)
+        return self._frames(shots, part, place, note, moments)
+
+    def _frames(
+        self,
+        shots: tuple[_Shot, ...],
+        part: VideoPart,
+        place: _Place,
+        note: str | None,
+        moments: tuple[float, float],
+    ) -> ResolvedMedia:
+        facts = [FrameFacts(s.width, s.height, s.time or Fraction(0)) for s in shots]
+        plans = self._processor.clip(facts, _bounds(part))
+        items = tuple(
+            self._item(plan, tuple(shots[n] for n in plan.frames), place) for plan in plans
+        )
+        report = FrameReport(tuple(float(fact.time) for fact in facts), note)
+        return _resolved(items, report, *moments)
 
     def _read(self, source: BytesSource | PathSource | UrlSource, place: _Place) -> bytes:
         if not place.is_early:
@@ -247,46 +286,51 @@ class MediaPlane:
             raise _RequestCameFirst
         return content
 
-    def _picture(self, content: bytes, place: _Place, time: Fraction | None) -> MediaItem:
+    def _file(self, content: bytes) -> PictureFile:
         digest = content_digest(self._key, content)
         header = self._pictures.get(
             digest, lambda: probe_picture(content, self._config), lambda _: 1
         )
+        return PictureFile(content, header, digest)
+
+    def _still(self, content: bytes, time: Fraction) -> _Shot:
+        file = self._file(content)
+        return _Shot(file, file.header.width, file.header.height, time)
+
+    def _item(self, plan: ItemPlan, shots: tuple[_Shot, ...], place: _Place) -> MediaItem:
+        times = [shot.time for shot in shots if shot.time is not None]
         return MediaItem(
-            digest=self._identity(digest, b"", place.salt),
+            digest=self._identity(plan, shots, place.salt),
             kind=place.kind,
-            num_tokens=self._processor.num_tokens(header.width, header.height),
-            num_patches=self._processor.num_patches(header.width, header.height),
-            width=header.width,
-            height=header.height,
-            timestamp_s=None if time is None else float(time),
-            origin=PictureOrigin(content, header, place.index),
+            layout=plan.layout,
+            num_patches=plan.num_patches,
+            width=shots[0].width if shots else 0,
+            height=shots[0].height if shots else 0,
+            timestamps_s=tuple(float(time) for time in times),
+            origin=Origin(tuple(shot.source for shot in shots), plan.recipe, place.index),
         )
 
-    def _frame(
-        self, content: bytes, clip: ClipHeader, digest: bytes, number: int, place: _Place
-    ) -> MediaItem:
-        time = clip.times.seconds(number)
-        return MediaItem(
-            digest=self._identity(digest, frame_options(time, clip.turn), place.salt),
-            kind="video",
-            num_tokens=self._processor.num_tokens(clip.width, clip.height),
-            num_patches=self._processor.num_patches(clip.width, clip.height),
-            width=clip.width,
-            height=clip.height,
-            timestamp_s=float(time),
-            origin=FrameOrigin(content, clip, digest, number, place.index),
-        )
-
-    def _identity(self, content: bytes, options: bytes, salt: str) -> bytes:
+    def _identity(self, plan: ItemPlan, shots: tuple[_Shot, ...], salt: str) -> bytes:
         return media_digest(
             self._key,
-            content=content,
-            options=options,
+            content=joined(shot.source.digest for shot in shots),
+            options=joined([repr(plan.recipe).encode(), *map(_options, shots)]),
             processor=self._processor.fingerprint,
             model=self._model,
             salt=salt,
         )
+
+
+def _options(shot: _Shot) -> bytes:
+    """Decode options of a frame; a picture has none."""
+    source = shot.source
+    if isinstance(source, PictureFile):
+        return b""
+    return frame_options(source.clip.times.seconds(source.number), source.clip.turn)
+
+
+def _bounds(part: ImagePart | VideoPart) -> Bounds:
+    return Bounds(part.max_pixels, part.min_pixels)
 
 
 def _kind_of(part: ImagePart | VideoPart) -> MediaKind:
@@ -294,9 +338,7 @@ def _kind_of(part: ImagePart | VideoPart) -> MediaKind:
 
 
 def _resolved(
-    items: tuple[MediaItem, ...], note: str | None, started: float, fetched: float
+    items: tuple[MediaItem, ...], report: FrameReport | None, started: float, fetched: float
 ) -> ResolvedMedia:
-    times = tuple(item.timestamp_s for item in items if item.timestamp_s is not None)
-    report = FrameReport(times, note) if times else None
     probe_ms = (perf_counter() - fetched) * 1000
     return ResolvedMedia(items, report, (fetched - started) * 1000, probe_ms)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from mmserve.core import MediaLayout
+
 
 @dataclass(frozen=True)
 class Item:
@@ -12,6 +14,11 @@ class Item:
     kind: str = "image"
     timestamp_s: float | None = None
     is_atomic: bool = False
+
+    @property
+    def layout(self) -> MediaLayout:
+        """So many placeholders."""
+        return MediaLayout((self.num_tokens,), is_atomic=self.is_atomic)
 
     @property
     def digest(self) -> bytes:

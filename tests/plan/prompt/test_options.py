@@ -8,7 +8,7 @@ from plan.prompt.vocabularies import NAMED, TEMPLATES, VOCABULARIES
 from tokenizers import AddedToken, Regex, normalizers
 from tokenizers import Tokenizer as Backend
 
-from mmserve.core import ImagePart, PathSource, RawPart, TextPart, TokensPart, Turn
+from mmserve.core import ImagePart, MediaStyle, PathSource, RawPart, TextPart, TokensPart, Turn
 from mmserve.prompt import (
     ChatTemplate,
     OptionTokens,
@@ -52,7 +52,9 @@ def builder(style: str | None, vocabulary: str) -> PromptBuilder:
     """A builder with one of the templates and one of the vocabularies."""
     tokenizer = TOKENIZERS[vocabulary]
     template = None if style is None else ChatTemplate(TEMPLATES[style], NAMED)
-    return PromptBuilder(tokenizer, template, image_token_id=tokenizer.token_id("<image>"))
+    return PromptBuilder(
+        tokenizer, template, media=MediaStyle(image_token_id=tokenizer.token_id("<image>"))
+    )
 
 
 def brute_force(build, tokenizer: Tokenizer, parts, option: str, media) -> tuple[int, ...]:
@@ -152,7 +154,9 @@ def test_a_control_token_that_takes_blanks_in_takes_those_of_an_option() -> None
     backend = copy_of("byte_level")
     backend.add_special_tokens([AddedToken("<mask>", special=True, rstrip=True)])
     tokenizer = Tokenizer(backend, special_tokens=NAMED)
-    made = PromptBuilder(tokenizer, image_token_id=tokenizer.token_id("<image>"))
+    made = PromptBuilder(
+        tokenizer, media=MediaStyle(image_token_id=tokenizer.token_id("<image>"))
+    )
     for text in ("the <mask>", "the<mask>  ", "the <mask> red", "<|im_start|><mask>"):
         check(made, (RawPart(text),))
 
@@ -162,7 +166,9 @@ def test_last_words_that_an_option_changes_as_a_whole_show_nothing() -> None:
     backend = copy_of("byte_level")
     backend.normalizer = normalizers.Replace(Regex(r"\A .*!\z"), "loud")
     tokenizer = Tokenizer(backend, special_tokens=NAMED)
-    made = PromptBuilder(tokenizer, image_token_id=tokenizer.token_id("<image>"))
+    made = PromptBuilder(
+        tokenizer, media=MediaStyle(image_token_id=tokenizer.token_id("<image>"))
+    )
     parts = (TextPart("How many red cubes are on the table?" + " How many?" * 70),)
     wanted = brute_force(made.build, tokenizer, parts, " Three!", ())
     assert found(made, parts, ()).ids(" Three!") == wanted

@@ -12,6 +12,7 @@ from mmserve.core import (
     BadRequest,
     ImagePart,
     MediaRefused,
+    MediaStyle,
     PathSource,
     RawPart,
     TextPart,
@@ -19,7 +20,7 @@ from mmserve.core import (
     Turn,
     VideoPart,
 )
-from mmserve.prompt import ChatTemplate, PictureStyle, PromptBuilder, Tokenizer, VideoStyle
+from mmserve.prompt import ChatTemplate, PictureStyle, PromptBuilder, Tokenizer
 from mmserve.testing.byte_tokenizer import byte_prompt_builder, byte_tokenizer
 
 BYTES = byte_tokenizer()
@@ -38,7 +39,7 @@ def template_of(style, tokenizer):
 def builder(style=None, tokenizer=MERGES, **kwargs):
     """A builder for one of the template styles."""
     template = template_of(style, tokenizer) if style else None
-    kwargs.setdefault("image_token_id", tokenizer.token_id("<image>"))
+    kwargs.setdefault("media", MediaStyle(image_token_id=tokenizer.token_id("<image>")))
     return PromptBuilder(tokenizer, template, **kwargs)
 
 
@@ -358,7 +359,9 @@ def test_models_with_clips_of_their_own():
     """A native clip has its own token and no labels."""
     video_id = MERGES.token_id("<video>")
     frames = [Item("f", 2, "video", 0.0), Item("g", 2, "video", 1.0)]
-    prompt = builder(video_style=VideoStyle(token_id=video_id)).build([V], [frames])
+    prompt = builder(
+        media=MediaStyle(image_token_id=MERGES.token_id("<image>"), video_token_id=video_id)
+    ).build([V], [frames])
     assert [MERGES.bos_token_id, *[video_id] * 4] == prompt.token_ids.tolist()
 
 
@@ -377,7 +380,7 @@ def test_style_is_taken_from_the_template():
     wrapping = PromptBuilder(
         MERGES,
         ChatTemplate(WRAPPED, MERGES.special_tokens),
-        image_token_id=MERGES.token_id("<image>"),
+        media=MediaStyle(image_token_id=MERGES.token_id("<image>")),
     )
     expected = f"<|im_start|>{'<image>' * 3}<|im_end|>"
     assert f"<s>{expected}" == text_of(wrapping.build([P], media("p")))
@@ -393,7 +396,7 @@ def test_atomic_spans_say_so():
 def test_text_only_model_refuses_pictures():
     """Media for a model without eyes is refused, never ignored."""
     with pytest.raises(MediaRefused, match="does not see"):
-        builder("chatml", image_token_id=None).build([user(P)], media("p"))
+        builder("chatml", media=None).build([user(P)], media("p"))
 
 
 def test_pieces_of_a_program_equal_the_chat():

@@ -5,6 +5,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import av
@@ -16,11 +17,13 @@ from mmserve.core import (
     BytesSource,
     ImagePart,
     MediaConfig,
+    MediaLayout,
+    MediaStyle,
     MmserveError,
     UrlSource,
     VideoPart,
 )
-from mmserve.vision import MediaItem, MediaPlane
+from mmserve.vision import Bounds, FrameFacts, ItemPlan, MediaItem, MediaPlane, Recipe
 
 Pixels = NDArray[np.uint8]
 
@@ -37,22 +40,24 @@ class RawProcessor:
         self.gate.set()
         self.started = threading.Semaphore(0)
 
-    def num_patches(self, width: int, height: int) -> int:
-        """Two, whatever the size."""
-        return 2
+    style = MediaStyle(image_token_id=3)
 
-    def num_tokens(self, width: int, height: int) -> int:
-        """One a pixel, so that sizes show."""
-        return width * height
+    def picture(self, width: int, height: int, bounds: Bounds) -> ItemPlan:
+        """Two patches, and a token a pixel, so that sizes show; bounds do not matter."""
+        return ItemPlan(MediaLayout((width * height,)), 2)
 
-    def check_bounds(self, max_pixels: int | None, min_pixels: int | None) -> None:
-        """Anything goes."""
+    def clip(self, frames: Sequence[FrameFacts], bounds: Bounds) -> tuple[ItemPlan, ...]:
+        """Every frame is a picture."""
+        return tuple(
+            replace(self.picture(frame.width, frame.height, bounds), frames=(place,))
+            for place, frame in enumerate(frames)
+        )
 
-    def __call__(self, pixels: Pixels) -> dict[str, Pixels]:
+    def inputs(self, frames: Sequence[Pixels], recipe: Recipe) -> dict[str, Pixels]:
         """A copy of the pixels, once the gate is open."""
         self.started.release()
         self.gate.wait(10)
-        return {"pixels": pixels.copy()}
+        return {"pixels": frames[0].copy()}
 
 
 class Answers:

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,7 +28,6 @@ from mmserve.core import (
     FramesSource,
     ImagePart,
     MediaRefused,
-    PathSource,
     VideoPart,
 )
 from mmserve.vision import MediaCounters
@@ -236,12 +236,13 @@ def test_failed_picture_may_be_asked_for_again(gated):
 class FailingProcessor(RawProcessor):
     """Cannot process anything, and refuses bounds."""
 
-    def check_bounds(self, max_pixels, min_pixels) -> None:
+    def picture(self, width, height, bounds):
         """Refuse any bound."""
-        if max_pixels is not None:
+        if bounds.max_pixels is not None:
             raise BadRequest("asks too much", field="max_pixels", reason="range")
+        return super().picture(width, height, bounds)
 
-    def __call__(self, pixels):
+    def inputs(self, frames, recipe):
         """Fail with something nobody should read."""
         raise RuntimeError("secret /path/to/a/file.py")
 
@@ -261,7 +262,7 @@ def test_bounds_are_checked_first():
     """Bounds that the processor cannot keep are refused, naming part and field."""
     plane = new_plane(FailingProcessor())
     with pytest.raises(BadRequest, match=r"^image 3 asks too much") as caught:
-        plane.resolve(ImagePart(PathSource("/none"), max_pixels=1), salt="", index=2)
+        plane.resolve(replace(picture(), max_pixels=1), salt="", index=2)
     plane.close()
     assert (caught.value.param, caught.value.fields["index"]) == ("max_pixels", 2)
 

@@ -7,7 +7,7 @@ import pytest
 from plan.vision.making import flat, noise
 
 from mmserve.core import BadRequest, ModelRefused, UnsupportedModel
-from mmserve.vision import ImageProcessor, ImageSteps, load_processor
+from mmserve.vision import Bounds, ImageProcessor, ImageSteps, load_processor
 
 CLIP_STYLE = {
     "image_processor_type": "CLIPImageProcessor",
@@ -31,10 +31,15 @@ def write(folder, settings, name: str = "preprocessor_config.json"):
     return folder
 
 
+def seen(processor, pixels):
+    """What the tower gets."""
+    return processor.inputs([pixels], ())["pixel_values"]
+
+
 def test_pixels_are_scaled_and_normalised(tmp_path):
     """A value v of channel c becomes (v / 255 - mean) / std, in float32."""
     processor = load_processor(write(tmp_path, CLIP_STYLE), config())
-    values = processor(flat(8, 8, (255, 0, 51)))["pixel_values"]
+    values = seen(processor, flat(8, 8, (255, 0, 51)))
     assert (values.shape, values.dtype) == ((3, 8, 8), np.float32)
     assert np.allclose(values[:, 0, 0], [1.0, -0.5, 0.8], atol=1e-6)
 
@@ -69,9 +74,9 @@ def test_numbers_stand_for_sizes(tmp_path):
 def test_number_of_tokens(tmp_path, tower, strategy, num_tokens):
     """One token a patch; a kept class token adds one, dropping the first takes one."""
     processor = load_processor(tmp_path, config(tower, strategy))
-    assert processor.num_tokens(640, 480) == num_tokens
-    assert processor.num_patches(640, 480) == 4
-    assert processor(noise(30, 20))["pixel_values"].shape == (3, 8, 8)
+    assert processor.num_tokens == num_tokens
+    assert processor.num_patches == 4
+    assert seen(processor, noise(30, 20)).shape == (3, 8, 8)
 
 
 def test_shortest_edge_and_crop_keep_the_middle(tmp_path):
@@ -79,7 +84,7 @@ def test_shortest_edge_and_crop_keep_the_middle(tmp_path):
     pixels = flat(16, 48, (0, 0, 0))
     pixels[:, 16:32] = 255
     plain = CLIP_STYLE | {"do_normalize": False, "resample": 0}
-    values = load_processor(write(tmp_path, plain), config())(pixels)["pixel_values"]
+    values = seen(load_processor(write(tmp_path, plain), config()), pixels)
     assert np.array_equal(values, np.ones((3, 8, 8), np.float32))
 
 
@@ -87,18 +92,18 @@ def test_padding_to_a_square_uses_the_mean_colour(tmp_path):
     """LLaVA 1.5's option keeps the whole picture between bars of the mean colour."""
     settings = CLIP_STYLE | {"image_processor_type": "LlavaImageProcessorFast", "do_pad": True}
     settings |= {"do_normalize": False, "do_rescale": False, "resample": 0}
-    values = load_processor(write(tmp_path, settings), config())(flat(4, 8, (9, 9, 9)))
-    assert values["pixel_values"][:, 0, 0].tolist() == [127.0, 63.0, 0.0]
-    assert values["pixel_values"][:, 2:6].min() == values["pixel_values"][:, 2:6].max() == 9
+    values = seen(load_processor(write(tmp_path, settings), config()), flat(4, 8, (9, 9, 9)))
+    assert values[:, 0, 0].tolist() == [127.0, 63.0, 0.0]
+    assert values[:, 2:6].min() == values[:, 2:6].max() == 9
 
 
 def test_small_pictures_without_resizing_lie_on_black(tmp_path):
     """Without resizing, a small picture is placed in the middle of the cut."""
     settings = CLIP_STYLE | {"do_resize": False, "do_normalize": False, "do_rescale": False}
-    values = load_processor(write(tmp_path, settings), config())(flat(2, 3, (7, 7, 7)))
+    values = seen(load_processor(write(tmp_path, settings), config()), flat(2, 3, (7, 7, 7)))
     expected = np.zeros((8, 8))
     expected[3:5, 3:6] = 7
-    assert np.array_equal(values["pixel_values"][0], expected)
+    assert np.array_equal(values[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +140,8 @@ def test_fingerprint_covers_every_setting():
 def test_bounds_of_a_fixed_size(field, value):
     """A tower of fixed size refuses bounds that its size breaks, and accepts others."""
     processor = ImageProcessor(ImageSteps(size=(8, 8)), (8, 8), 4)
-    processor.check_bounds(64, 64)
-    processor.check_bounds(None, None)
-    bounds = {"max_pixels": None, "min_pixels": None} | {field: value}
+    processor.picture(9, 9, Bounds(64, 64))
+    processor.picture(9, 9, Bounds())
     with pytest.raises(BadRequest) as caught:
-        processor.check_bounds(**bounds)
+        processor.picture(9, 9, Bounds(**{field: value}))
     assert caught.value.param == field

@@ -21,7 +21,12 @@ def _store(
 
 
 def _dense(
-    kv: KvTensors, layer: int, rows: list[QueryRow], queries: torch.Tensor, window: int | None
+    kv: KvTensors,
+    layer: int,
+    rows: list[QueryRow],
+    queries: torch.Tensor,
+    window: int | None,
+    softcap: float | None = None,
 ) -> torch.Tensor:
     """Every row alone, all of its scores, in double precision."""
     outputs = []
@@ -36,7 +41,12 @@ def _dense(
         hidden = key_at > query_at[:, None]
         if window:
             hidden |= key_at <= query_at[:, None] - window
+        for start, end in row.two_way:
+            is_in = (query_at >= start) & (query_at < end)
+            hidden[np.ix_(is_in, np.arange(start, end))] = False
         scores = torch.einsum("nghd,gld->nghl", own, keys) * size**-0.5
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
         scores = scores.masked_fill(torch.from_numpy(hidden)[:, None, None], -torch.inf)
         out = torch.einsum("nghl,gld->nghd", scores.softmax(dim=-1), values)
         outputs.append(out.flatten(1, 2))
@@ -69,6 +79,32 @@ def test_attention_equals_the_dense_reference(
     for _ in range(2):
         found = plan.attend(1, queries).float()
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+
+
+@settings(max_examples=60)
+@given(
+    step=steps(),
+    softcap=st.sampled_from([None, 2.0]),
+    window=st.sampled_from([None, None, 3, 40]),
+    seed=st.integers(0, 100),
+)
+def test_ranges_seen_both_ways_equal_the_dense_reference(
+    step: Step, softcap: float | None, window: int | None, seed: int
+) -> None:
+    """Tokens of a range see all of it, whatever the window, and scores are bent if asked."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for row in step.rows:
+        cuts = np.sort(random.choice(np.arange(row.start, len(row.slots) + 1), 2))
+        spans = ((int(cuts[0]), int(cuts[1])),) if random.random() < 0.7 else ()
+        rows.append(QueryRow(row.num_queries, row.slots, spans))
+    kv = _store(2, 8, seed)
+    queries = torch.from_numpy(
+        random.standard_normal((sum(row.num_queries for row in rows), 4, 8)).astype("float32")
+    )
+    plan = TorchAttention().plan(kv, rows, window=window, softcap=softcap)
+    expected = _dense(kv, 1, rows, queries, window, softcap)
+    torch.testing.assert_close(plan.attend(1, queries), expected, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("most_queries", [1, 4])

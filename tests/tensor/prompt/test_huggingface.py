@@ -6,7 +6,7 @@ import pytest
 from plan.prompt.vocabularies import NAMED, TEMPLATES, VOCABULARIES
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from mmserve.core import ImagePart, PathSource, TextPart, Turn
+from mmserve.core import ImagePart, MediaLayout, MediaStyle, PathSource, TextPart, Turn
 from mmserve.prompt import ChatTemplate, PromptBuilder, Tokenizer, load_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -69,7 +69,7 @@ def test_chat_equals_apply_chat_template(name, style, text):
 class OnePicture:
     """A picture of one token."""
 
-    digest, num_tokens, kind, timestamp_s = b"p" * 16, 1, "image", None
+    digest, layout, kind, timestamp_s = b"p" * 16, MediaLayout((1,)), "image", None
 
 
 @pytest.mark.parametrize("name", ["byte_level", "metaspace", "legacy"])
@@ -87,7 +87,7 @@ def test_picture_first_equals_apply_chat_template(name):
     builder = PromptBuilder(
         tokenizer,
         ChatTemplate(TEMPLATES["llava"], tokenizer.special_tokens),
-        image_token_id=tokenizer.token_id("<image>"),
+        media=MediaStyle(image_token_id=tokenizer.token_id("<image>")),
     )
     parts = (ImagePart(PathSource("a.png")), TextPart("How many red cubes?"))
     prompt = builder.build(

@@ -44,7 +44,7 @@ def test_processor_equals_transformers(name, tmp_path):
     for height, width in SIZES:
         pixels = random.integers(0, 256, (height, width, 3), np.uint8)
         expected = np.asarray(reference(Image.fromarray(pixels))["pixel_values"][0])
-        actual = processor(pixels)["pixel_values"]
+        actual = processor.inputs([pixels], ())["pixel_values"]
         assert actual.dtype == expected.dtype == np.float32
         assert np.array_equal(expected, actual)
 
@@ -56,5 +56,6 @@ def test_defaults_are_those_of_transformers(tower, tmp_path):
     vision = {"model_type": f"{tower}_vision_model", "image_size": 224, "patch_size": 16}
     pixels = np.random.default_rng(1).integers(0, 256, (300, 400, 3), np.uint8)
     expected = np.asarray(reference(Image.fromarray(pixels))["pixel_values"][0])
-    actual = load_processor(tmp_path, {"vision_config": vision})(pixels)["pixel_values"]
+    actual = load_processor(tmp_path, {"vision_config": vision})
+    actual = actual.inputs([pixels], ())["pixel_values"]
     assert np.array_equal(expected, actual)

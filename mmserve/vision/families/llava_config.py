@@ -10,9 +10,9 @@ from typing import Any
 from PIL import Image
 
 from mmserve.core import ModelRefused, UnsupportedModel
-from mmserve.vision.processors import ImageProcessor, ImageSteps
+from mmserve.vision.families.llava import ImageProcessor, ImageSteps
 
-__all__ = ["load_processor"]
+__all__ = ["load"]
 
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -42,7 +42,7 @@ _PATCH_SIZES = {"CLIP": 32, "Siglip": 16}
 _SUFFIXES = ("ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor")
 
 
-def load_processor(directory: Path, config: Mapping[str, Any]) -> ImageProcessor:
+def load(directory: Path, config: Mapping[str, Any]) -> ImageProcessor:
     """The picture processor of a LLaVA-like model.
 
     Args:
@@ -69,7 +69,9 @@ def load_processor(directory: Path, config: Mapping[str, Any]) -> ImageProcessor
         )
     drops_first = config.get("vision_feature_select_strategy", "default") == "default"
     has_class_token = family == "CLIP"
-    return ImageProcessor(steps, (side, side), patch_size, has_class_token - drops_first)
+    token = config.get("image_token_id", config.get("image_token_index", 32000))
+    extra = has_class_token - drops_first
+    return ImageProcessor(steps, (side, side), patch_size, extra, int(token))
 
 
 def _settings(directory: Path, family: str, side: int) -> dict[str, Any]:

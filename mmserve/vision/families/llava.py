@@ -8,15 +8,24 @@ Every step is optional, and the result equals transformers' Pillow backend bit f
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mmserve.core import BadRequest
+from mmserve.core import MediaLayout, MediaStyle
 from mmserve.vision.identity import stable_digest
+from mmserve.vision.processor import (
+    Bounds,
+    FrameFacts,
+    Inputs,
+    ItemPlan,
+    Recipe,
+    check_fixed_size,
+)
 
 __all__ = ["ImageProcessor", "ImageSteps"]
 
@@ -58,12 +67,19 @@ class ImageProcessor:
         patch_size: side of a patch in pixels.
         num_extra_tokens: tokens of a picture beyond one per patch: 1 where a class token is
             kept, -1 where the model drops the first patch.
+        image_token_id: placeholder of a picture's tokens.
     """
 
     steps: ImageSteps
     output: tuple[int, int]
     patch_size: int
     num_extra_tokens: int = 0
+    image_token_id: int = 0
+
+    @property
+    def style(self) -> MediaStyle:
+        """See `Processor.style`."""
+        return MediaStyle(image_token_id=self.image_token_id)
 
     @cached_property
     def fingerprint(self) -> bytes:
@@ -71,38 +87,32 @@ class ImageProcessor:
         fields = (astuple(self.steps), self.output, self.patch_size, self.num_extra_tokens)
         return stable_digest("clip-like", repr(fields))
 
-    def num_patches(self, width: int, height: int) -> int:  # noqa: ARG002 - other families need them
-        """Patches that the tower computes for a picture of this size. Pure."""
+    @property
+    def num_patches(self) -> int:
+        """Patches that the tower computes for a picture. Pure."""
         return (self.output[0] // self.patch_size) * (self.output[1] // self.patch_size)
 
-    def num_tokens(self, width: int, height: int) -> int:
-        """Tokens of the prompt that a picture of this size stands for. Pure."""
-        return self.num_patches(width, height) + self.num_extra_tokens
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompt that a picture stands for. Pure."""
+        return self.num_patches + self.num_extra_tokens
 
-    def check_bounds(self, max_pixels: int | None, min_pixels: int | None) -> None:
-        """Raise BadRequest if the tower's fixed size breaks a bound of a request. Pure."""
-        height, width = self.output
-        for field, bound, holds in (
-            ("max_pixels", max_pixels, max_pixels is None or height * width <= max_pixels),
-            ("min_pixels", min_pixels, min_pixels is None or height * width >= min_pixels),
-        ):
-            if not holds:
-                raise BadRequest(
-                    f"asks for {field} = {bound}, but this model always sees "
-                    f"{width} x {height} = {width * height} pixels",
-                    field=field,
-                    reason="range",
-                )
+    def picture(self, width: int, height: int, bounds: Bounds) -> ItemPlan:  # noqa: ARG002
+        """See `Processor.picture`: the tower sees every picture at one size."""
+        check_fixed_size(self.output[1], self.output[0], bounds)
+        return ItemPlan(MediaLayout((self.num_tokens,)), self.num_patches)
 
-    def __call__(self, pixels: NDArray[np.uint8]) -> dict[str, NDArray[np.float32]]:
-        """Inputs of the tower: {"pixel_values": float32 [3, height, width]}.
+    def clip(self, frames: Sequence[FrameFacts], bounds: Bounds) -> tuple[ItemPlan, ...]:
+        """See `Processor.clip`: every frame is a picture."""
+        plan = self.picture(0, 0, bounds)
+        return tuple(replace(plan, frames=(place,)) for place in range(len(frames)))
 
-        Args:
-            pixels: uint8 [H, W, 3], RGB, upright; H and W of any size.
+    def inputs(self, frames: Sequence[NDArray[np.uint8]], recipe: Recipe) -> Inputs:  # noqa: ARG002
+        """{"pixel_values": float32 [3, height, width]}; see `Processor.inputs`.
 
-        Pure. Cost: 3 ms for a 640 x 480 picture on one core.
+        Cost: 3 ms for a 640 x 480 picture on one core.
         """
-        shaped = self._shaped(pixels)
+        shaped = self._shaped(frames[0])
         values = np.empty((3, *shaped.shape[:2]), np.float32)
         for channel in range(3):
             np.take(self._levels[channel], shaped[..., channel], out=values[channel])
