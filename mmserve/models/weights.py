@@ -29,8 +29,11 @@ __all__ = ["SafetensorsSource", "TensorSource", "Weights", "canonical_name"]
 _RENAMES = (
     (re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
     (re.compile(r"^(model\.)?language_model\.(model\.)?"), "text."),
+    (re.compile(r"^(model\.)?text_model\."), "text."),
     (re.compile(r"^(model\.)?vision_tower\.(vision_model\.)?"), "vision."),
-    (re.compile(r"^(model\.)?multi_modal_projector\."), "projector."),
+    (re.compile(r"^(model\.)?(visual|vision_model)\."), "vision."),
+    (re.compile(r"^(model\.)?(multi_modal_projector|connector)\."), "projector."),
+    (re.compile(r"^(model\.)?image_newline$"), "projector.newline"),
     (re.compile(r"^lm_head\."), "lm_head."),
     (re.compile(r"^(model\.)?"), "text."),
 )

@@ -1,0 +1,93 @@
+"""Picture encoders made of transformers' modules: tower, projector, separators.
+
+The checkpoint is read into the family's own class with no decoder layers, so that only what
+sees is loaded; the decoder is somebody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mmserve.core import WeightMismatch
+from mmserve.models.checkpoint import Checkpoint
+from mmserve.models.ports import Inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Features", "HostedEyes", "Tensors", "quiet_loading"]
+
+Tensors = Mapping[str, Tensor]
+"""Inputs of one item on the device: floats in the model's dtype, integers int64."""
+
+Features = Callable[[Any, Sequence[Tensors]], list[Tensor]]
+"""A family's way to encode items with its model of transformers, see `PictureEncoder.encode`."""
+
+
+class HostedEyes:
+    """A `PictureEncoder` on transformers' modules. Immutable.
+
+    Args:
+        checkpoint: of a family with a class of its own for image-text-to-text.
+        features: how the family encodes items, several at once.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, features: Features) -> None:
+        self._model = _load_eyes(checkpoint)
+        self._features = features
+        self._checkpoint = checkpoint
+
+    def encode(self, items: Sequence[Inputs]) -> list[Tensor]:
+        """See `PictureEncoder.encode`."""
+        return self._features(self._model, [self._tensors(item) for item in items])
+
+    def _tensors(self, item: Inputs) -> Tensors:
+        dtype, device = self._checkpoint.dtype, self._checkpoint.device
+        tensors: dict[str, Tensor] = {}
+        for name, array in item.items():
+            tensor = torch.tensor(array, device=device)
+            tensors[name] = tensor.to(dtype if tensor.is_floating_point() else torch.int64)
+        return tensors
+
+
+def _load_eyes(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - a class of transformers
+    """The family's model without decoder layers, embeddings and logits."""
+    from transformers import AutoConfig, AutoModelForImageTextToText  # noqa: PLC0415 - heavy
+
+    config = AutoConfig.from_pretrained(checkpoint.path)
+    text = config.get_text_config()
+    text.num_hidden_layers = 0
+    if getattr(text, "layer_types", None) is not None:
+        text.layer_types = []
+    with quiet_loading():
+        model, report = AutoModelForImageTextToText.from_pretrained(
+            checkpoint.path, config=config, dtype=checkpoint.dtype, output_loading_info=True
+        )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        message = f"tensor {missing[0]!r} is missing"
+        raise WeightMismatch(message, name=missing[0], want=None, got=None)
+    model.lm_head = None
+    model.model.language_model = None
+    return model.to(checkpoint.device).eval()
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """No bars and no warnings of transformers inside. Changes: its verbosity, for that time."""
+    from transformers.utils import logging  # noqa: PLC0415 - heavy
+
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()
