@@ -1,7 +1,7 @@
 """Proves a family: prompts, log-probabilities and greedy tokens against transformers.
 
-A family gives a tiny seeded checkpoint and how transformers reads a case; everything else is the
-same for all: cases, engines (whole, in awkward pieces, together, alone, cold, warm), goldens.
+A family gives a tiny seeded checkpoint and how transformers reads a case; everything else is
+the same for all: cases, engines (whole, in pieces, together, alone, cold, warm), goldens.
 
     python -m support.proof FAMILY     (from tests/) writes the goldens of a family anew
 """

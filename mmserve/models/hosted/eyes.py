@@ -26,7 +26,7 @@ Tensors = Mapping[str, Tensor]
 """Inputs of one item on the device: floats in the model's dtype, integers int64."""
 
 Features = Callable[[Any, Sequence[Tensors]], list[Tensor]]
-"""A family's way to encode items with its model of transformers, see `PictureEncoder.encode`."""
+"""A family's way to encode items with its model, see `PictureEncoder.encode`."""
 
 
 class HostedEyes:

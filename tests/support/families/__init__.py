@@ -1,1 +1,1 @@
-"""Tiny seeded checkpoints, one file a family of models; `support.proof` says what each gives."""
+"""Tiny seeded checkpoints, a file for each family; `support.proof` says what they give."""
