@@ -21,13 +21,37 @@ class Family:
     check: str
 
 
-_TEXT_CHECK = "tests/tensor/models/test_text_families.py"
+_TEXT_CHECK = "tests/tensor/families/test_text.py"
+_QWEN_CHECK = "tests/tensor/families/test_qwen_vl.py"
 FAMILIES = (
+    Family("gemma", "text", _TEXT_CHECK),
+    Family("gemma2", "text", _TEXT_CHECK),
+    Family("gemma3", "text, pictures, frames", "tests/tensor/families/test_gemma3.py"),
+    Family("gemma3_text", "text", _TEXT_CHECK),
+    Family("idefics3", "text, pictures, frames", "tests/tensor/families/test_idefics3.py"),
+    Family("internvl", "text, pictures, clips", "tests/tensor/families/test_internvl.py"),
     Family("llama", "text", _TEXT_CHECK),
     Family("llava", "text, pictures, clips", "tests/tensor/models/test_llava.py"),
+    Family("llava_next", "text, pictures, frames", "tests/tensor/families/test_llava_next.py"),
+    Family(
+        "llava_next_video", "text, pictures, clips", "tests/tensor/families/test_llava_next.py"
+    ),
+    Family(
+        "llava_onevision",
+        "text, pictures, clips",
+        "tests/tensor/families/test_llava_onevision.py",
+    ),
     Family("mistral", "text", _TEXT_CHECK),
+    Family("mistral3", "text, pictures, frames", "tests/tensor/families/test_mistral3.py"),
+    Family("phi3", "text", _TEXT_CHECK),
     Family("qwen2", "text", _TEXT_CHECK),
+    Family("qwen2_5_vl", "text, pictures, clips", _QWEN_CHECK),
+    Family("qwen2_vl", "text, pictures, clips", _QWEN_CHECK),
     Family("qwen3", "text", _TEXT_CHECK),
+    Family("qwen3_vl", "text, pictures, clips", _QWEN_CHECK),
+    Family("smollm3", "text", _TEXT_CHECK),
+    Family("smolvlm", "text, pictures, clips", "tests/tensor/families/test_smolvlm.py"),
+    Family("vipllava", "text, pictures, frames", "tests/tensor/families/test_llava_next.py"),
 )
 """Kept equal to the registry of families by a test, because reading that one loads torch."""
 

@@ -21,6 +21,7 @@ from mmserve.cli.constrained import (
 from mmserve.cli.engines import opener_of
 from mmserve.cli.flags import MODEL, FlagGroup, Settings, with_settings
 from mmserve.cli.samples import load_samples, sample_request
+from mmserve.cli.vision import look_json, part_of, say_look
 from mmserve.core import BackendFailed, BadRequest, EngineConfig, MmserveError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Room(Enum):
 
     RADIX = "radix"
     SCHED = "sched"
+    VISION = "vision"
     CONSTRAINED = "constrained"
 
 
@@ -57,6 +59,8 @@ class ShowFlags:
     url: str | None = _flag("server to look into, in place of a small example")
     api_key: str | None = _flag("key for that server")
     svg: str | None = _flag("draw for a browser: write an SVG file here, or - for stdout")
+    num_frames: int | None = _flag("vision: frames of a clip to look at")
+    fps: float | None = _flag("vision: frames a second of a clip to look at")
 
 
 @with_settings((FlagGroup(ShowFlags, "Drawing"), *CONSTRAINED, *MODEL))
@@ -65,28 +69,37 @@ def show(
     room: Annotated[
         Room,
         typer.Argument(
-            help="radix: what is cached; sched: who ran when; constrained: an automaton and "
-            "the steps of an answer, or a server's grammars."
+            help="radix: what is cached; sched: who ran when; vision: encoded media, or what "
+            "the model will see of a file; constrained: an automaton and the steps of an "
+            "answer, or a server's grammars."
         ),
     ],
+    file: Annotated[
+        Path | None, typer.Argument(help="vision: a picture or clip to look at.")
+    ] = None,
     *,
     settings: Settings,
 ) -> None:
     """Draw what a part of the engine holds: of a server, or of a small example.
 
     In the example ten questions about the sample media are asked at once, and the drawing is
-    made after the last answer; for constrained it is one answer of one form. Examples: mmserve
-    show radix; mmserve show sched --svg steps.svg; mmserve show sched --url
+    made after the last answer; for constrained it is one answer of one form, and for vision
+    with a file what the model will see of it. Examples: mmserve show radix; mmserve show sched
+    --svg steps.svg; mmserve show vision photo.jpg; mmserve show sched --url
     http://127.0.0.1:30000; mmserve show constrained --regex "(yes|no), because .{1,40}"
     """
     flags, config = settings.of(ShowFlags), settings.engine()
     is_json = settings.of(ConstrainedFlags).json
     form: Form = "text" if flags.svg is None else "svg"
-    if room is not Room.CONSTRAINED or flags.url is not None:
+    is_look = file is not None or flags.num_frames is not None or flags.fps is not None
+    if not is_look and (room is not Room.CONSTRAINED or flags.url is not None):
         check_unused(settings)
     if is_json and form == "svg":
         message = "--json and --svg are both given"
         raise BadRequest(message, field="json", reason="several", hint="give one of them")
+    if is_look:
+        _look(ctx, file, room, flags, config, is_json=is_json)
+        return
     if flags.url is not None:
         drawing = _draw_server(flags, config, room.value, form)
     elif room is Room.CONSTRAINED:
@@ -99,6 +112,29 @@ def show(
     else:
         Path(flags.svg).write_text(drawing, encoding="utf-8")
         console.note(f"{flags.svg} is written, a browser shows it")
+
+
+def _look(
+    ctx: typer.Context,
+    file: Path | None,
+    room: Room,
+    flags: ShowFlags,
+    config: EngineConfig,
+    *,
+    is_json: bool,
+) -> None:
+    """Print what the model will see of a file."""
+    is_here = flags.url is None and flags.svg is None
+    if file is None or room is not Room.VISION or not is_here:
+        message = "a file to look at goes with vision alone, without --url and --svg"
+        hint = "mmserve show vision FILE [--num-frames N] [--fps R] [--json]"
+        raise BadRequest(message, field="file", reason="several", hint=hint)
+    with opener_of(ctx)(config) as client:
+        look = client.look(part_of(file, flags.num_frames, flags.fps))
+    if is_json:
+        console.say_json(look_json(look))
+    else:
+        say_look(look)
 
 
 def _draw_server(flags: ShowFlags, config: EngineConfig, room: str, form: Form) -> str:

@@ -8,10 +8,13 @@ Uses the standard library and numpy only. Every room may import it; it imports n
 from mmserve.core.config import (
     EngineConfig,
     Eviction,
+    Isolation,
     MediaConfig,
     Policy,
     SchedConfig,
     ServerConfig,
+    WeightFormat,
+    child_environment,
     default_threads,
     template_text,
 )
@@ -38,6 +41,7 @@ from mmserve.core.errors import (
     UnsupportedModel,
     WeightMismatch,
 )
+from mmserve.core.look import ItemLook, MediaLook
 from mmserve.core.media import GridPlace, MediaLayout, MediaStyle
 from mmserve.core.model import (
     ModelInfo,
@@ -132,12 +136,15 @@ __all__ = [
     "FramesSource",
     "GridPlace",
     "ImagePart",
+    "Isolation",
+    "ItemLook",
     "Jump",
     "LedgerBroken",
     "MaskSource",
     "Matcher",
     "MediaConfig",
     "MediaLayout",
+    "MediaLook",
     "MediaRefused",
     "MediaSource",
     "MediaSpan",
@@ -179,10 +186,12 @@ __all__ = [
     "UrlSource",
     "Usage",
     "VideoPart",
+    "WeightFormat",
     "WeightMismatch",
     "cache_table",
     "cache_uses",
     "check_sampling",
+    "child_environment",
     "default_threads",
     "parse_series",
     "read_cache_table",

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from mmserve.core.look import MediaLook
 from mmserve.core.model import ModelInfo
 from mmserve.core.output import Output, PromptReport
 from mmserve.core.plan import ForwardPlan, SampledTokens
@@ -129,6 +130,14 @@ class Client(Protocol):
         comes meanwhile shares it. Never raises for the content, and may do nothing: a part that
         cannot be used is refused when a request uses it. Work is charged to `client`. Said
         twice is said once.
+        """
+        ...
+
+    def look(self, part: ImagePart | VideoPart) -> MediaLook:
+        """What the model will see of a picture or clip, with the cost of each stage.
+
+        Blocks until it is decoded, preprocessed and encoded; nothing of it stays cached under a
+        request's own salt. Raises what a request with this part is refused with.
         """
         ...
 

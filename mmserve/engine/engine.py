@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 import uuid
@@ -15,9 +16,11 @@ from mmserve.constrained import NewMatcher
 from mmserve.constrained.show import draw_kept
 from mmserve.core import (
     Aborted,
+    BadRequest,
     Broken,
     EngineConfig,
     ImagePart,
+    MediaLook,
     ModelInfo,
     Output,
     Part,
@@ -34,6 +37,7 @@ from mmserve.engine.load import Parts, load_parts
 from mmserve.engine.loop import EngineLoop
 from mmserve.engine.ticket import EngineTicket
 from mmserve.prompt import media_parts
+from mmserve.vision import look_at
 
 __all__ = ["Engine"]
 
@@ -161,6 +165,28 @@ class Engine:
     ) -> None:
         """A hint that requests will soon have this part; see `core.ports.Client`."""
         self._hints.add(part, cache_salt, client)
+
+    def look(self, part: ImagePart | VideoPart) -> MediaLook:
+        """What the model will see of a picture or clip; see `core.ports.Client`."""
+        plane = self._parts.plane
+        if plane is None:
+            message = f"model {self.model.name} takes text only"
+            raise BadRequest(message, field="file", reason="media")
+        salt = secrets.token_hex(16)
+        sight = look_at(plane, part, salt=salt)
+        sampling = SamplingParams(max_new_tokens=0)
+        request = Request(request_id="look", parts=(part,), sampling=sampling, cache_salt=salt)
+        answer = collect(self.submit(request).outputs())
+        clip = sight.resolved.clip
+        return MediaLook(
+            source=sight.source,
+            items=sight.items,
+            note=None if clip is None else clip.note,
+            prompt_tokens=answer.usage.image_tokens + answer.usage.video_tokens,
+            fetch_ms=sight.resolved.fetch_ms,
+            probe_ms=sight.resolved.probe_ms,
+            encode_ms=answer.timings[0].encode,
+        )
 
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Token ids of template text; see `core.ports.Client`."""

@@ -8,8 +8,15 @@ Attention is a port (`AttentionBackend`), so that faster twins can stand in for 
 
 from mmserve.kernels.attention import AttentionBackend, AttentionPlan, KvTensors, QueryRow
 from mmserve.kernels.attention_torch import KvWriter, TorchAttention
-from mmserve.kernels.elementwise import activation, rms_norm, rotary, silu_and_mul
+from mmserve.kernels.elementwise import (
+    activation,
+    gelu_and_mul,
+    rms_norm,
+    rotary,
+    silu_and_mul,
+)
 from mmserve.kernels.linear import Linear
+from mmserve.kernels.quantized import QuantizedLinear
 from mmserve.kernels.sampling import Drawn, sample, top_of, uniform_of
 
 __all__ = [
@@ -19,9 +26,11 @@ __all__ = [
     "KvTensors",
     "KvWriter",
     "Linear",
+    "QuantizedLinear",
     "QueryRow",
     "TorchAttention",
     "activation",
+    "gelu_and_mul",
     "rms_norm",
     "rotary",
     "sample",

@@ -26,7 +26,8 @@ class QueryRow:
     Args:
         num_queries: queries at positions [n - num_queries, n).
         slots: int64 [n], KV slot of every token from 0 on.
-        two_way: [start, end) of positions whose tokens see each other both ways.
+        two_way: [start, end) of positions whose tokens see each other both ways; a window
+            bounds how far back they see, not how far ahead.
     """
 
     num_queries: int

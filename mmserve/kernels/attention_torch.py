@@ -248,7 +248,7 @@ def _attend_masked(
 ) -> _Answer:
     """Queries are the last n of L tokens.
 
-    Each sees itself and all before, or `window`; or, if the segment is two-way, all others.
+    Each sees itself and all before, or `window`; or, if the segment is two-way, all after.
     """
     window = segment.window
     num_groups, num_queries, heads, size = queries.shape

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader knows
 from torch import Tensor
 
-__all__ = ["activation", "quick_gelu", "rms_norm", "rotary", "silu_and_mul"]
+__all__ = ["activation", "gelu_and_mul", "quick_gelu", "rms_norm", "rotary", "silu_and_mul"]
 
 
 def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -14,7 +14,7 @@ def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     Args:
         hidden: [..., E] any float dtype.
-        weight: [E] gain.
+        weight: [E] gain, of the dtype of `hidden`, or float32: multiplied before rounding.
         eps: added to the mean square.
 
     Pure. The mean is taken in float32.
@@ -22,7 +22,10 @@ def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide = hidden.float()
     mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     scale = mean_square.square_().div_(hidden.shape[-1]).add_(eps).rsqrt_()
-    return torch.mul(wide, scale).to(hidden.dtype).mul_(weight)
+    normed = torch.mul(wide, scale)
+    if weight.dtype == torch.float32:
+        return normed.mul_(weight).to(hidden.dtype)
+    return normed.to(hidden.dtype).mul_(weight)
 
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:
@@ -31,23 +34,32 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
+def gelu_and_mul(gate_up: Tensor) -> Tensor:
+    """gelu(gate) * up of [..., 2 F] by the tanh approximation; gives [..., F]. Pure."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh").mul_(up)
+
+
 def rotary(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turns each head's halves (x1, x2) by the position's angle.
 
     Args:
-        states: [T, H, D], first and second half of D are the pairs' partners.
-        cos: [T, D / 2] of the same dtype.
-        sin: [T, D / 2] of the same dtype.
+        states: [T, H, D], first and second half of its first 2 C dimensions are the pairs'
+            partners; the others stay.
+        cos: [T, C] of the same dtype.
+        sin: [T, C] of the same dtype.
 
     Returns:
         [T, H, D], contiguous. Pure.
     """
-    half = states.shape[-1] // 2
-    first, second = states[..., :half], states[..., half:]
+    half = cos.shape[-1]
+    first, second = states[..., :half], states[..., half : 2 * half]
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     turned = torch.empty(states.shape, dtype=states.dtype, device=states.device)
     turned[..., :half] = (first * cos).addcmul_(second, sin, value=-1)
-    turned[..., half:] = (second * cos).addcmul_(first, sin)
+    turned[..., half : 2 * half] = (second * cos).addcmul_(first, sin)
+    if 2 * half < states.shape[-1]:
+        turned[..., 2 * half :] = states[..., 2 * half :]
     return turned
 
 

@@ -48,7 +48,8 @@ class Segment:
 
     `is_causal`: the queries are the last of the slots' tokens and see none after themselves,
     and, if `window` is given, only the last `window` tokens, themselves included.
-    `is_two_way`: they see just those that such a causal segment hides from them.
+    `is_two_way`: the queries are the last of the slots' tokens too, and see just what comes
+    after themselves.
     """
 
     queries: NDArray[np.int64]
@@ -103,7 +104,7 @@ class _Planner:
         first = 0
         for row in rows:
             readers.extend(self._readers(row, first, window))
-            self._two_way(row, first, window)
+            self._two_way(row, first)
             first += row.num_queries
         if readers:
             self._share(readers, 0)
@@ -125,18 +126,16 @@ class _Planner:
         shareable = len(row.slots) if row.num_queries == 1 else row.start
         return [_Reader(queries, row.slots, shareable)]
 
-    def _two_way(self, row: QueryRow, first: int, window: int | None) -> None:
-        """What two-way ranges show a row's queries beyond what came before these."""
+    def _two_way(self, row: QueryRow, first: int) -> None:
+        """What two-way ranges show a row's queries of what comes after these."""
         for start, end in row.two_way:
             begin = max(start, row.start)
-            if end <= begin:
+            if end <= begin + 1:
                 continue
             queries = np.arange(first + begin - row.start, first + end - row.start)
             level = self._level(queries)
-            slots = row.slots[start:end]
-            self._segments.append(
-                Segment(queries, slots, level, window=window, is_two_way=True)
-            )
+            slots = row.slots[begin:end]
+            self._segments.append(Segment(queries, slots, level, is_two_way=True))
 
     def _share(self, readers: list[_Reader], begin: int) -> None:
         """Segments of readers that have the same slots [begin, known), at every depth below."""

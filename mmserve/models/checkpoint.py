@@ -24,12 +24,16 @@ class Checkpoint:
         config: its config.json.
         dtype: of everything loaded.
         device: where it goes.
+        bits: of the decoder's matrices, 8 or 4; None: they are of `dtype`.
+        context_length: most tokens of a sequence; None: as many as the model was made for.
     """
 
     path: Path
     config: Mapping[str, Any]
     dtype: torch.dtype
     device: torch.device
+    bits: int | None = None
+    context_length: int | None = None
 
     @property
     def family(self) -> str:
@@ -40,4 +44,4 @@ class Checkpoint:
         """Its tensors by canonical name. Raises ModelRefused."""
         is_gguf = self.path.suffix == ".gguf"
         source = GgufSource(self.path) if is_gguf else SafetensorsSource(self.path)
-        return Weights(source, self.dtype, self.device)
+        return Weights(source, self.dtype, self.device, bits=self.bits)

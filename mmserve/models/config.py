@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-from mmserve.core import UnsupportedModel
+from mmserve.models.refusal import refuse
+from mmserve.models.rope import RopeConfig, parse_ropes, turning_layers
+from mmserve.models.text_families import DEFAULTS, DIFFERENCES, SPELLINGS
 
 __all__ = ["DecoderConfig", "LlavaConfig", "RopeConfig", "TowerConfig", "refuse"]
 
 Config = Mapping[str, Any]
 
-_TEXT_DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "max_position_embeddings": 2048,
-    },
-    "mistral": {
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131072,
-        "sliding_window": 4096,
-    },
-    "qwen2": {
-        "vocab_size": 151936,
-        "hidden_size": 4096,
-        "intermediate_size": 22016,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-        "max_position_embeddings": 32768,
-        "sliding_window": 4096,
-        "max_window_layers": 28,
-    },
-    "qwen3": {
-        "vocab_size": 151936,
-        "hidden_size": 4096,
-        "intermediate_size": 22016,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-        "head_dim": 128,
-        "max_position_embeddings": 32768,
-        "sliding_window": 4096,
-        "max_window_layers": 28,
-    },
-}
 _TOWER_DEFAULTS: dict[str, dict[str, Any]] = {
     "clip_vision_model": {
         "hidden_size": 768,
@@ -79,37 +39,32 @@ _TOWER_DEFAULTS: dict[str, dict[str, Any]] = {
         "layer_norm_eps": 1e-6,
     },
 }
+_TEXT_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_NEVER_SLIDING = ("llama", "gemma")
+_ALWAYS_SLIDING = ("mistral", "phi3")
+_GEMMAS = ("gemma", "gemma2", "gemma3")
 _TOWER_ACTIVATIONS = ("quick_gelu", "gelu", "gelu_pytorch_tanh", "gelu_new", "relu", "silu")
-
-
-def refuse(architecture: str, reason: str) -> NoReturn:
-    """Raise UnsupportedModel that names what is not supported."""
-    message = f"model of type {architecture!r} cannot be served: {reason}"
-    raise UnsupportedModel(message, architecture=architecture, reason=reason)
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary embedding: base `theta`, and how frequencies are stretched for long contexts.
-
-    `axes` says which position turns each pair: time (0), row (1) or column (2); empty: all turn
-    by the one place in the sequence.
-    """
-
-    theta: float
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_context: int = 8192
-    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """A Llama-like decoder.
+    """A Llama-like decoder: shapes, and how it differs from Llama.
 
-    `windows` has an entry a layer: how many tokens a query sees, itself included, or None.
+    Args:
+        family: the word of config.json.
+        windows: an entry a layer: how many tokens a query sees, itself included, or None.
+        ropes: an entry a layer: its rotary embedding, or None.
+        activation: of the gates: `silu` or `gelu_pytorch_tanh`.
+        embedding_scale: what embeddings of tokens are multiplied by; those of media are not.
+        query_scale: what queries are multiplied by, over attention's own head_size ** -0.5.
+        attention_softcap: bound of attention scores, or None.
+        logit_softcap: bound of logits, or None.
+        norm_offset: added to the stored gains of all norms.
+        has_output_norms: whether what attention and MLP give is normed too.
+        has_qk_norm: whether each head's queries and keys are normed.
+        is_tied: whether logits come from the table of embeddings.
+        num_deep: sets of features added behind the first layers.
     """
 
     family: str
@@ -122,44 +77,46 @@ class DecoderConfig:
     head_size: int
     max_positions: int
     rms_eps: float
-    rope: RopeConfig
     windows: tuple[int | None, ...]
+    ropes: tuple[RopeConfig | None, ...]
+    activation: str = "silu"
+    embedding_scale: float = 1.0
+    query_scale: float = 1.0
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    norm_offset: float = 0.0
+    has_output_norms: bool = False
+    has_qk_norm: bool = False
     has_qkv_bias: bool = False
     has_out_bias: bool = False
     has_mlp_bias: bool = False
-    has_qk_norm: bool = False
     is_tied: bool = False
     num_deep: int = 0
 
     @classmethod
-    def parse(cls, config: Config) -> DecoderConfig:
-        """From a text model's config.json. Pure. Raises UnsupportedModel."""
-        family = str(config.get("model_type", "llama"))
-        if family not in _TEXT_DEFAULTS:
-            refuse(family, f"text models served are {', '.join(sorted(_TEXT_DEFAULTS))}")
-        full = {**_TEXT_DEFAULTS[family], **config}
+    def parse(cls, config: Config, *, context_length: int | None = None) -> DecoderConfig:
+        """From a text model's config.json, or the text_config of a larger one.
+
+        Args:
+            config: its fields; `model_type` names the family.
+            context_length: most tokens of a sequence, if fewer than the model's; some rotary
+                embeddings depend on it.
+
+        Pure. Raises UnsupportedModel.
+        """
+        word = str(config.get("model_type", "llama"))
+        family = SPELLINGS.get(word, word)
+        if family not in DEFAULTS:
+            refuse(word, f"text models served are {', '.join(sorted(DEFAULTS))}")
+        full = {**DEFAULTS.get(word, DEFAULTS[family]), **config}
         _check_text(family, full)
-        has_bias = bool(full.get("attention_bias", False))
-        num_heads = int(full["num_attention_heads"])
-        return cls(
-            family=family,
-            vocab_size=int(full["vocab_size"]),
-            hidden_size=int(full["hidden_size"]),
-            intermediate_size=int(full["intermediate_size"]),
-            num_layers=int(full["num_hidden_layers"]),
-            num_heads=num_heads,
-            num_kv_heads=int(full.get("num_key_value_heads") or num_heads),
-            head_size=int(full.get("head_dim") or full["hidden_size"] // num_heads),
-            max_positions=int(full["max_position_embeddings"]),
-            rms_eps=float(full.get("rms_norm_eps", 1e-6)),
-            rope=_rope(family, full),
-            windows=_windows(family, full),
-            has_qkv_bias=family == "qwen2" or has_bias,
-            has_out_bias=has_bias and family != "qwen2",
-            has_mlp_bias=bool(full.get("mlp_bias", False)),
-            has_qk_norm=family == "qwen3",
-            is_tied=bool(full.get("tie_word_embeddings", False)),
-        )
+        fields = _shapes(full) | _biases(full) | _scales(family, full)
+        kinds = _layer_kinds(family, full)
+        window = full.get("sliding_window")
+        fields["windows"] = tuple(window if kind == _SLIDING else None for kind in kinds)
+        fields["ropes"] = parse_ropes(family, full, kinds, context_length)
+        fields["activation"] = _activation(family, full)
+        return cls(family=family, **{**fields, **DIFFERENCES.get(family, {})})
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,64 +228,89 @@ _LLAVA_TOWER = {
 
 def _check_text(family: str, config: Config) -> None:
     """Raise UnsupportedModel for what the decoder does not compute."""
-    if config.get("hidden_act", "silu") != "silu":
-        refuse(family, f"activation {config['hidden_act']!r}")
     if config.get("quantization_config"):
         refuse(family, "quantized weights (quantization_config)")
     if config.get("num_experts") or config.get("num_local_experts"):
         refuse(family, "mixture of experts")
+    if config.get("use_bidirectional_attention"):
+        refuse(family, "attention to later tokens (use_bidirectional_attention)")
+    if family == "gemma3" and config.get("attn_logit_softcapping") is not None:
+        refuse(family, "bounded attention scores (attn_logit_softcapping)")
 
 
-def _rope(family: str, config: Config) -> RopeConfig:
-    """Either spelling: `rope_parameters` (transformers 5), `rope_theta` and `rope_scaling`."""
-    spec: dict[str, Any] = dict(config.get("rope_scaling") or {})
-    spec.update(config.get("rope_parameters") or {})
-    theta = float(spec.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    kind = str(spec.get("rope_type", spec.get("type", "default")))
-    if kind not in ("default", "linear", "llama3"):
-        refuse(family, f"rope type {kind!r}; served are default, linear, llama3")
-    share = spec.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
-    if share != 1.0:
-        refuse(family, "partial rotary embedding")
-    return RopeConfig(
-        axes=_axes(spec),
-        theta=theta,
-        kind=kind,
-        factor=float(spec.get("factor", 1.0)),
-        low_freq_factor=float(spec.get("low_freq_factor", 1.0)),
-        high_freq_factor=float(spec.get("high_freq_factor", 4.0)),
-        original_context=int(spec.get("original_max_position_embeddings", 8192)),
-    )
+def _shapes(config: Config) -> dict[str, Any]:
+    num_heads = int(config["num_attention_heads"])
+    return {
+        "vocab_size": int(config["vocab_size"]),
+        "hidden_size": int(config["hidden_size"]),
+        "intermediate_size": int(config["intermediate_size"]),
+        "num_layers": int(config["num_hidden_layers"]),
+        "num_heads": num_heads,
+        "num_kv_heads": int(config.get("num_key_value_heads") or num_heads),
+        "head_size": int(config.get("head_dim") or config["hidden_size"] // num_heads),
+        "max_positions": int(config["max_position_embeddings"]),
+        "rms_eps": float(config.get("rms_norm_eps", 1e-6)),
+        "is_tied": bool(config.get("tie_word_embeddings", False)),
+    }
 
 
-def _axes(spec: Mapping[str, Any]) -> tuple[int, ...]:
-    """The axis of each rotary pair: three runs, or taken in turns as long as they last."""
-    sections = [int(size) for size in spec.get("mrope_section") or ()]
-    if not spec.get("mrope_interleaved"):
-        return tuple(axis for axis, size in enumerate(sections) for _ in range(size))
-    axes = [0] * sum(sections)
-    for axis in (1, 2):
-        for place in range(axis, 3 * sections[axis], 3):
-            axes[place] = axis
-    return tuple(axes)
+def _biases(config: Config) -> dict[str, Any]:
+    has_bias = bool(config.get("attention_bias", False))
+    has_mlp_bias = bool(config.get("mlp_bias", False))
+    return {"has_qkv_bias": has_bias, "has_out_bias": has_bias, "has_mlp_bias": has_mlp_bias}
 
 
-def _windows(family: str, config: Config) -> tuple[int | None, ...]:
+def _scales(family: str, config: Config) -> dict[str, Any]:
+    """Factors and bounds, of Gemma only; other families do not read these fields."""
+    if family not in _GEMMAS:
+        return {}
+    shapes = _shapes(config)
+    asked = float(config.get("query_pre_attn_scalar") or shapes["head_size"])
+    return {
+        "embedding_scale": math.sqrt(shapes["hidden_size"]),
+        "query_scale": math.sqrt(shapes["head_size"] / asked),
+        "attention_softcap": config.get("attn_logit_softcapping"),
+        "logit_softcap": config.get("final_logit_softcapping"),
+    }
+
+
+def _activation(family: str, config: Config) -> str:
+    name = str(config.get("hidden_activation") or config.get("hidden_act") or "silu")
+    if family == "gemma" and name == "gelu":  # as its first release spelled it
+        name = "gelu_pytorch_tanh"
+    if name not in _TEXT_ACTIVATIONS:
+        served = ", ".join(_TEXT_ACTIVATIONS)
+        refuse(family, f"activation {name!r}; served are {served}")
+    return name
+
+
+def _layer_kinds(family: str, config: Config) -> tuple[str, ...]:
+    """Each layer's kind, `full_attention` or `sliding_attention`."""
     num_layers = int(config["num_hidden_layers"])
-    window = config.get("sliding_window")
-    if family == "llama" or window is None:
-        return (None,) * num_layers
-    if family == "mistral":
-        return (int(window),) * num_layers
-    if not config.get("use_sliding_window", False):
-        return (None,) * num_layers
-    kinds = config.get("layer_types") or [
-        "sliding_attention" if i >= int(config["max_window_layers"]) else "full_attention"
-        for i in range(num_layers)
-    ]
-    if set(kinds) - {"sliding_attention", "full_attention"}:
-        refuse(family, f"layer types {sorted(set(kinds))}")
-    return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
+    if config.get("sliding_window") is None or family in _NEVER_SLIDING:
+        return (_FULL,) * num_layers
+    if family in _ALWAYS_SLIDING:
+        return (_SLIDING,) * num_layers
+    if family not in _GEMMAS and not config.get("use_sliding_window", False):
+        return (_FULL,) * num_layers
+    kinds = tuple(config.get("layer_types") or _derived_kinds(family, config, num_layers))
+    if set(kinds) - {_FULL, _SLIDING} or len(kinds) != num_layers:
+        refuse(family, f"layer types {sorted(set(kinds))} of {num_layers} layers")
+    return kinds
+
+
+def _derived_kinds(family: str, config: Config, num_layers: int) -> list[str]:
+    """Kinds that a checkpoint without `layer_types` means."""
+    layers = range(num_layers)
+    if family in _GEMMAS:
+        pattern = config.get("sliding_window_pattern")
+        period = int(pattern or DEFAULTS[family]["sliding_window_pattern"])
+        slides = [(i + 1) % period != 0 for i in layers]
+    elif family == "smollm3":
+        slides = [not has_rope for has_rope in turning_layers(config, num_layers)]
+    else:
+        slides = [i >= int(config["max_window_layers"]) for i in layers]
+    return [_SLIDING if is_sliding else _FULL for is_sliding in slides]
 
 
 def _depths(layers: list[int], tower: TowerConfig) -> tuple[int, ...]:

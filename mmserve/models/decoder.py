@@ -1,40 +1,48 @@
-"""The decoder that Llama, Mistral, Qwen2 and Qwen3 share, over ragged tokens without padding.
+"""The decoder that Llama and its relatives share, over ragged tokens without padding.
 
     embed(ids) -> [T, E] -> layer: norm, qkv, (head norms), rotary, KV written, attention,
                                    norm, gate and up, down -> norm -> [Q, E] -> logits
 
+How a family differs is data in `DecoderConfig`; a layer without a variant does nothing for it.
 The last layer computes KV for every token and the rest only where an output is wanted.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader knows
 from torch import Tensor
 
-from mmserve.kernels import Linear, rms_norm, rotary, silu_and_mul
-from mmserve.models.config import DecoderConfig, RopeConfig
+from mmserve.kernels import Linear, gelu_and_mul, rms_norm, rotary, silu_and_mul
+from mmserve.models.config import DecoderConfig
 from mmserve.models.ports import Attention, DecoderShape
-from mmserve.models.weights import Weights
+from mmserve.models.rope import RopeConfig, rope_frequencies
+from mmserve.models.weights import Product, Weights
 
-__all__ = ["Decoder", "rope_frequencies"]
+__all__ = ["Decoder"]
+
+_GATES = {"silu": silu_and_mul, "gelu_pytorch_tanh": gelu_and_mul}
+_Turn = tuple[Tensor, Tensor]
+"""Cosines and sines of a step, [T, C] each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
-    """Weights of one layer."""
+    """Weights of one layer; `rope` is its number among the decoder's rotary embeddings."""
 
-    input_norm: Tensor
-    qkv: Linear
+    rope: int | None
+    before_attention: Tensor
+    qkv: Product
     query_norm: Tensor | None
     key_norm: Tensor | None
-    out: Linear
-    post_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    out: Product
+    after_attention: Tensor | None
+    before_mlp: Tensor
+    gate_up: Product
+    down: Product
+    after_mlp: Tensor | None
 
 
 class Decoder:
@@ -51,15 +59,22 @@ class Decoder:
             "text.embed_tokens.weight", (config.vocab_size, config.hidden_size)
         )
         self._embedding = table
-        self._layers = [_load_layer(config, weights, i) for i in range(config.num_layers)]
-        self._norm = weights.take("text.norm.weight", (config.hidden_size,))
+        scale = torch.tensor(config.embedding_scale, dtype=weights.dtype)
+        self._embedding_scale = scale.item()  # rounded as the embeddings are
+        self._gate = _GATES[config.activation]
+        distinct = list(dict.fromkeys(rope for rope in config.ropes if rope is not None))
+        self._ropes = [_Rope(rope, config.head_size, weights.device) for rope in distinct]
+        numbers = {rope: number for number, rope in enumerate(distinct)}
+        self._layers = [
+            _load_layer(config, weights, i, None if rope is None else numbers[rope])
+            for i, rope in enumerate(config.ropes)
+        ]
+        self._norm = _gain(config, weights, "text.norm", config.hidden_size)
         if config.is_tied and not weights.has("lm_head.weight"):
-            self._head = Linear(table)
+            self._head: Product = Linear(table)
         else:
             names, sizes = ["lm_head"], [config.vocab_size]
             self._head = weights.linear(names, sizes, config.hidden_size, has_bias=False)
-        self._frequencies = rope_frequencies(config.rope, config.head_size).to(weights.device)
-        self._axes = torch.tensor(config.rope.axes, dtype=torch.int64, device=weights.device)
 
     @property
     def shape(self) -> DecoderShape:
@@ -73,17 +88,23 @@ class Decoder:
             vocab_size=config.vocab_size,
             max_positions=config.max_positions,
             windows=config.windows,
+            softcap=config.attention_softcap,
             num_deep=config.num_deep,
-            has_grid_positions=bool(config.rope.axes),
+            has_grid_positions=any(rope.has_axes for rope in self._ropes),
         )
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """[T, E] embeddings of int64 [T] ids in [0, vocab_size). Pure."""
-        return F.embedding(token_ids, self._embedding)
+        embeddings = F.embedding(token_ids, self._embedding)
+        if self._embedding_scale != 1.0:
+            embeddings *= self._embedding_scale
+        return embeddings
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[Q, V] float32 logits of [Q, E] outputs of `forward`. Pure."""
-        return self._head(hidden).float()
+        logits = self._head(hidden).float()
+        bound = self.config.logit_softcap
+        return logits if bound is None else logits.div_(bound).tanh_().mul_(bound)
 
     def forward(
         self,
@@ -94,11 +115,11 @@ class Decoder:
         deep: Tensor | None = None,
     ) -> Tensor:
         """See `LanguageModel.forward`. The last layer computes only what is kept."""
-        angles = self._angles(positions)
-        cos, sin = angles.cos().to(hidden.dtype), angles.sin().to(hidden.dtype)
+        turns = [rope.turn(positions, hidden.dtype) for rope in self._ropes]
         last = len(self._layers) - 1
         for number, layer in enumerate(self._layers):
-            queries, keys, values = self._project(layer, hidden, cos, sin)
+            turn = None if layer.rope is None else turns[layer.rope]
+            queries, keys, values = self._project(layer, hidden, turn)
             attention.write(number, keys, values)
             if number < last:
                 mixed = attention.attend(number, queries)
@@ -107,74 +128,119 @@ class Decoder:
                     return hidden[:0]
                 hidden = hidden[keep]
                 mixed = attention.attend_kept(number, queries[keep])
-            hidden += layer.out(mixed.flatten(1))
-            gates = layer.gate_up(rms_norm(hidden, layer.post_norm, self.config.rms_eps))
-            hidden += layer.down(silu_and_mul(gates))
+            hidden += self._normed(layer.out(mixed.flatten(1)), layer.after_attention)
+            gates = layer.gate_up(self._normed(hidden, layer.before_mlp))
+            hidden += self._normed(layer.down(self._gate(gates)), layer.after_mlp)
             if deep is not None and number < len(deep):
                 hidden += deep[number]
-        return rms_norm(hidden, self._norm, self.config.rms_eps)
+        return self._normed(hidden, self._norm)
 
-    def _angles(self, positions: Tensor) -> Tensor:
-        """float32 [T, D / 2] angles of [T] positions, or of [3, T] by each pair's own axis."""
-        if positions.dim() == 1:
-            return positions[:, None].float() * self._frequencies
-        return positions.float()[self._axes].T * self._frequencies
+    def _normed(self, hidden: Tensor, gain: Tensor | None) -> Tensor:
+        """Root-mean-square norm, or `hidden` itself where there is no gain."""
+        return hidden if gain is None else rms_norm(hidden, gain, self.config.rms_eps)
 
     def _project(
-        self, layer: _Layer, hidden: Tensor, cos: Tensor, sin: Tensor
+        self, layer: _Layer, hidden: Tensor, turn: _Turn | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Turned queries [T, H, D] and keys [T, G, D], and values [T, G, D]."""
         config = self.config
         num_heads, num_groups = config.num_heads, config.num_kv_heads
-        fused = layer.qkv(rms_norm(hidden, layer.input_norm, config.rms_eps))
+        fused = layer.qkv(self._normed(hidden, layer.before_attention))
         fused = fused.view(len(hidden), num_heads + 2 * num_groups, config.head_size)
         turned, values = fused.split([num_heads + num_groups, num_groups], dim=1)
-        if layer.query_norm is not None and layer.key_norm is not None:
+        if layer.query_norm is not None:
             queries, keys = turned.split([num_heads, num_groups], dim=1)
-            queries = rms_norm(queries, layer.query_norm, config.rms_eps)
-            keys = rms_norm(keys, layer.key_norm, config.rms_eps)
-            turned = torch.cat([queries, keys], dim=1)
-        queries, keys = rotary(turned, cos, sin).split([num_heads, num_groups], dim=1)
+            queries = self._normed(queries, layer.query_norm)
+            turned = torch.cat([queries, self._normed(keys, layer.key_norm)], dim=1)
+        if turn is not None:
+            turned = rotary(turned, *turn)
+        queries, keys = turned.split([num_heads, num_groups], dim=1)
+        if config.query_scale != 1.0:
+            queries = queries * config.query_scale
         return queries, keys, values
 
 
-def _load_layer(config: DecoderConfig, weights: Weights, number: int) -> _Layer:
+class _Rope:
+    """One rotary embedding on a device. Immutable."""
+
+    def __init__(self, config: RopeConfig, head_size: int, device: torch.device) -> None:
+        self._gain = config.gain
+        self._frequencies = rope_frequencies(config, head_size).to(device)
+        self._axes = torch.tensor(config.axes, dtype=torch.int64, device=device)
+        self.has_axes = bool(config.axes)
+
+    def turn(self, positions: Tensor, dtype: torch.dtype) -> _Turn:
+        """Of [T] positions, or of [3, T] by each pair's own axis. Pure."""
+        angles = self._angles(positions)
+        cos, sin = angles.cos(), angles.sin()
+        if self._gain != 1.0:
+            cos, sin = cos * self._gain, sin * self._gain
+        return cos.to(dtype), sin.to(dtype)
+
+    def _angles(self, positions: Tensor) -> Tensor:
+        if positions.dim() == 1:
+            return positions[:, None].float() * self._frequencies
+        return positions.float()[self._axes].T * self._frequencies
+
+
+def _load_layer(
+    config: DecoderConfig, weights: Weights, number: int, rope: int | None
+) -> _Layer:
     path = f"text.layers.{number}"
     width, size = config.hidden_size, config.head_size
     q_size, kv_size = config.num_heads * size, config.num_kv_heads * size
     attention, mlp = f"{path}.self_attn", f"{path}.mlp"
-    qkv = [f"{attention}.{part}_proj" for part in "qkv"]
-    gate_up = [f"{mlp}.gate_proj", f"{mlp}.up_proj"]
-    ffn, has_bias = config.intermediate_size, config.has_mlp_bias
-    sizes = [q_size, kv_size, kv_size]
-    normed = config.has_qk_norm
+    qkv = [f"{attention}.{part}_proj" for part in "qkv"], [q_size, kv_size, kv_size]
+    gate_up = [f"{mlp}.gate_proj", f"{mlp}.up_proj"], [config.intermediate_size] * 2
+    fused_qkv, fused_gate_up = f"{attention}.qkv_proj", f"{mlp}.gate_up_proj"
+    if weights.has(f"{fused_qkv}.weight"):
+        qkv = [fused_qkv], [q_size + 2 * kv_size]
+    if weights.has(f"{fused_gate_up}.weight"):
+        gate_up = [fused_gate_up], [2 * config.intermediate_size]
+    out, down = [f"{attention}.o_proj"], [f"{mlp}.down_proj"]
+    has_mlp_bias, ffn = config.has_mlp_bias, config.intermediate_size
+    norms = _load_norms(config, weights, path)
     return _Layer(
-        input_norm=weights.take(f"{path}.input_layernorm.weight", (width,)),
-        qkv=weights.linear(qkv, sizes, width, has_bias=config.has_qkv_bias),
-        query_norm=weights.take(f"{attention}.q_norm.weight", (size,)) if normed else None,
-        key_norm=weights.take(f"{attention}.k_norm.weight", (size,)) if normed else None,
-        out=weights.linear(
-            [f"{attention}.o_proj"], [width], q_size, has_bias=config.has_out_bias
-        ),
-        post_norm=weights.take(f"{path}.post_attention_layernorm.weight", (width,)),
-        gate_up=weights.linear(gate_up, [ffn, ffn], width, has_bias=has_bias),
-        down=weights.linear([f"{mlp}.down_proj"], [width], ffn, has_bias=has_bias),
+        rope=rope,
+        before_attention=norms[0],
+        qkv=weights.linear(*qkv, width, has_bias=config.has_qkv_bias),
+        query_norm=_head_gain(config, weights, f"{attention}.q_norm"),
+        key_norm=_head_gain(config, weights, f"{attention}.k_norm"),
+        out=weights.linear(out, [width], q_size, has_bias=config.has_out_bias),
+        after_attention=norms[1],
+        before_mlp=norms[2],
+        gate_up=weights.linear(*gate_up, width, has_bias=has_mlp_bias),
+        down=weights.linear(down, [width], ffn, has_bias=has_mlp_bias),
+        after_mlp=norms[3],
     )
 
 
-def rope_frequencies(rope: RopeConfig, head_size: int) -> Tensor:
-    """float32 [D / 2] angle per position of each pair. Pure.
+def _load_norms(
+    config: DecoderConfig, weights: Weights, path: str
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+    """Gains before and after attention, before and after the MLP.
 
-    Source: RoFormer (2021); `linear` is position interpolation (2023), `llama3` the piecewise
-    stretch of the Llama 3.1 release (2024).
+    `post_attention_layernorm` is the norm before the MLP where there are two a layer, and that
+    after attention where there are four.
     """
-    exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
-    plain = 1.0 / rope.theta**exponents
-    if rope.kind == "linear":
-        return plain / rope.factor
-    if rope.kind != "llama3":
-        return plain
-    wavelengths = 2 * math.pi / plain
-    low, high = rope.low_freq_factor, rope.high_freq_factor
-    smooth = ((rope.original_context / wavelengths - low) / (high - low)).clamp(0, 1)
-    return (1 - smooth) * plain / rope.factor + smooth * plain
+    width = config.hidden_size
+    first = _gain(config, weights, f"{path}.input_layernorm", width)
+    second = _gain(config, weights, f"{path}.post_attention_layernorm", width)
+    if not config.has_output_norms:
+        return first, None, second, None
+    third = _gain(config, weights, f"{path}.pre_feedforward_layernorm", width)
+    fourth = _gain(config, weights, f"{path}.post_feedforward_layernorm", width)
+    return first, second, third, fourth
+
+
+def _head_gain(config: DecoderConfig, weights: Weights, name: str) -> Tensor | None:
+    if not config.has_qk_norm:
+        return None
+    return _gain(config, weights, name, config.head_size)
+
+
+def _gain(config: DecoderConfig, weights: Weights, name: str, size: int) -> Tensor:
+    """Gain of a norm; one that is stored as an offset stays float32, as it was trained."""
+    if config.norm_offset == 0.0:
+        return weights.take(f"{name}.weight", (size,))
+    return weights.take(f"{name}.weight", (size,), torch.float32) + config.norm_offset

@@ -10,6 +10,7 @@ from mmserve.core import ModelRefused, NotFound, UnsupportedModel
 from mmserve.models.checkpoint import Checkpoint
 from mmserve.models.families import FAMILIES
 from mmserve.models.gguf import GgufSource
+from mmserve.models.hosted import build_hosted, is_hosted
 from mmserve.models.ports import Model
 
 __all__ = ["build_model", "read_config"]
@@ -39,15 +40,22 @@ def read_config(path: Path) -> dict[str, Any]:
 def build_model(checkpoint: Checkpoint) -> Model:
     """Load the weights into the family that the configuration names.
 
+    A type without a family here goes through transformers' modules, if it has a class for it.
+
     Raises:
         UnsupportedModel: no such family, or a variant that is not computed.
         WeightMismatch: a tensor is missing, left over, or of another shape.
     """
     build = FAMILIES.get(checkpoint.family)
-    if build is None:
-        served = ", ".join(sorted(FAMILIES))
-        message = f"model of type {checkpoint.family!r} cannot be served"
-        raise UnsupportedModel(
-            message, hint=f"served are {served}", architecture=checkpoint.family
-        )
-    return build(checkpoint)
+    if build is not None:
+        return build(checkpoint)
+    if checkpoint.path.is_dir() and is_hosted(checkpoint.family):
+        return build_hosted(checkpoint)
+    served = ", ".join(sorted(FAMILIES))
+    message = f"model of type {checkpoint.family!r} cannot be served"
+    raise UnsupportedModel(
+        message,
+        hint=f"served are {served}, and of a directory what the installed transformers builds "
+        "as a causal or image-text-to-text model",
+        architecture=checkpoint.family,
+    )

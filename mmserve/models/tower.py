@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmserve.kernels import Linear
 from mmserve.models.config import TowerConfig
-from mmserve.models.weights import Weights
+from mmserve.models.weights import Product, Weights
 
 __all__ = ["Tower"]
 
@@ -33,11 +33,11 @@ class _Layer:
     """Weights of one layer."""
 
     norm1: _Norm
-    qkv: Linear
-    out: Linear
+    qkv: Product
+    out: Product
     norm2: _Norm
-    up: Linear  # with the activation
-    down: Linear
+    up: Product  # with the activation
+    down: Product
 
 
 class Tower:

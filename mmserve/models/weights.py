@@ -22,9 +22,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from mmserve.core import ModelRefused, WeightMismatch
-from mmserve.kernels import Linear
+from mmserve.kernels import Linear, QuantizedLinear
 
-__all__ = ["SafetensorsSource", "TensorSource", "Weights", "canonical_name"]
+__all__ = ["Product", "SafetensorsSource", "TensorSource", "Weights", "canonical_name"]
+
+Product = Linear | QuantizedLinear
+"""A matrix with its bias and activation, applied by a call."""
 
 _RENAMES = (
     (re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
@@ -112,20 +115,32 @@ class Weights:
         source: where they come from.
         dtype: of everything handed out.
         device: where it goes.
+        bits: of the decoder's matrices, 8 or 4; None: they are of `dtype`.
     """
 
-    def __init__(self, source: TensorSource, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        source: TensorSource,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        bits: int | None = None,
+    ) -> None:
         self._source = source
         self._left = dict(source.names)
         self.dtype = dtype
         self.device = device
+        self._bits = bits
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint has the tensor. Pure."""
         return name in self._source.names
 
-    def take(self, name: str, shape: Sequence[int]) -> Tensor:
-        """A tensor of this shape. Changes: counts it as used. Raises WeightMismatch."""
+    def take(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor of this shape, in `dtype` or that of all. Raises WeightMismatch.
+
+        Changes: counts it as used.
+        """
         want = tuple(shape)
         own = self._source.names.get(name)
         if own is None:
@@ -137,7 +152,7 @@ class Weights:
         if got != want:
             message = f"tensor {own!r} has shape {got}, the configuration asks for {want}"
             raise WeightMismatch(message, name=own, want=want, got=got)
-        return tensor.to(self.device, self.dtype).contiguous()
+        return tensor.to(self.device, dtype or self.dtype).contiguous()
 
     def linear(
         self,
@@ -147,7 +162,7 @@ class Weights:
         *,
         has_bias: bool,
         activation: str | None = None,
-    ) -> Linear:
+    ) -> Product:
         """Layers of one input, fused along their outputs. Changes: counts them as used."""
         parts = zip(names, outputs, strict=True)
         weight = [self.take(f"{name}.weight", (size, inputs)) for name, size in parts]
@@ -155,7 +170,10 @@ class Weights:
         if has_bias:
             parts = zip(names, outputs, strict=True)
             bias = [self.take(f"{name}.bias", (size,)) for name, size in parts]
-        return Linear(_cat(weight), _cat(bias) if bias else None, activation=activation)
+        whole, shift = _cat(weight), _cat(bias) if bias else None
+        if self._bits is not None and names[0].startswith(("text.", "lm_head")):
+            return QuantizedLinear(whole, shift, bits=self._bits, activation=activation)
+        return Linear(whole, shift, activation=activation)
 
     def finish(self, *, ignored: Sequence[str] = ()) -> None:
         """Raise WeightMismatch if a tensor is left that no ignored prefix covers. Pure."""

@@ -5,7 +5,11 @@
     row       0  1  2 2 2 3 3 3  5  6
     column    0  1  2 3 4 2 3 4  5  6
 
-Source: Qwen2-VL (2024), section 2.1; clips as transformers 5 places them.
+A clip may reach further in time than its rows and columns do; text behind it still goes on
+behind the longer side. An answer goes on as text, so that the same tokens in a later prompt
+stand where they stood when they were generated.
+
+Source: Qwen2-VL (2024), section 2.1; clips and answers as transformers 5 places them.
 """
 
 from __future__ import annotations
@@ -18,13 +22,13 @@ from numpy.typing import NDArray
 
 from mmserve.core import GridPlace, MediaSpan, Prompt
 
-__all__ = ["grid_positions", "longer", "shorter"]
+__all__ = ["grid_positions", "longer", "placed", "shorter"]
 
 
 def grid_positions(
     num_tokens: int, spans: Sequence[MediaSpan]
 ) -> tuple[NDArray[np.int64], int]:
-    """int64 [3, n] of a prompt with these spans, and the position that comes next. Pure.
+    """int64 [3, n] of a prompt with these spans, and where text or an answer goes on. Pure.
 
     A clip's later items begin where its first one did, later in time.
     """
@@ -41,8 +45,15 @@ def grid_positions(
         positions[:, span.start : span.end] = origin + _of_item(span.grid)
         following = max(following, origin + max(span.grid.rows, span.grid.columns))
         done = span.end
-    positions[:, done:] = following + np.arange(num_tokens - done)
-    return positions, int(positions.max(initial=-1)) + 1
+    num_text = num_tokens - done
+    positions[:, done:] = following + np.arange(num_text)
+    return positions, following + num_text
+
+
+def placed(prompt: Prompt) -> Prompt:
+    """The prompt with positions in time, rows and columns. Pure."""
+    positions, following = grid_positions(prompt.num_tokens, prompt.spans)
+    return replace(prompt, positions=positions, next_position=following)
 
 
 def longer(prompt: Prompt, token_ids: NDArray[np.int64]) -> Prompt:
@@ -50,9 +61,9 @@ def longer(prompt: Prompt, token_ids: NDArray[np.int64]) -> Prompt:
     ids = np.concatenate([prompt.token_ids, token_ids])
     if prompt.positions is None:
         return replace(prompt, token_ids=ids)
-    more = prompt.next_position + np.arange(len(token_ids), dtype=np.int64)
-    positions = np.concatenate([prompt.positions, np.tile(more, (3, 1))], axis=1)
     end = prompt.next_position + len(token_ids)
+    more = np.arange(prompt.next_position, end, dtype=np.int64)
+    positions = np.concatenate([prompt.positions, np.tile(more, (3, 1))], axis=1)
     return replace(prompt, token_ids=ids, positions=positions, next_position=end)
 
 

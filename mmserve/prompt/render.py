@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Literal
 
@@ -26,7 +25,7 @@ from mmserve.core import (
 from mmserve.prompt.assembly import Assembly
 from mmserve.prompt.conversation import Conversations
 from mmserve.prompt.options import Rendered
-from mmserve.prompt.positions import grid_positions
+from mmserve.prompt.positions import placed
 from mmserve.prompt.styles import MediaItem, PictureStyle, Slot
 from mmserve.prompt.template import ChatTemplate
 from mmserve.prompt.tokenizer import Stretch, Tokenizer, check_text
@@ -182,8 +181,7 @@ class PromptBuilder:
         ids = np.asarray(assembly.ids, dtype=np.int64)
         prompt = Prompt(ids, tuple(assembly.spans), namespace)
         if self._media is not None and self._media.has_grid_positions:
-            positions, following = grid_positions(len(ids), assembly.spans)
-            prompt = replace(prompt, positions=positions, next_position=following)
+            prompt = placed(prompt)
         return Rendered(prompt, assembly.tail, assembly.is_tail_first)
 
     def _check(self, parts: Sequence[Part], media: Sequence[Sequence[MediaItem]]) -> None:

@@ -25,6 +25,8 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
 }
 
+_BITS = {"full": None, "int8": 8, "int4": 4}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
@@ -46,7 +48,8 @@ def load_model(config: EngineConfig, directory: Path) -> LoadedModel:
     raw = read_config(directory)
     dtype = _dtype(config.dtype, raw, device)
     with torch.inference_mode():
-        model = build_model(Checkpoint(directory, raw, dtype, device))
+        bits, context = _BITS[config.weights], config.context_length
+        model = build_model(Checkpoint(directory, raw, dtype, device, bits, context))
         info = _info(config, directory, raw, model, dtype)
         store = KvStore(model.decoder.shape, info.num_slots, dtype, device)
     features = FeatureStore(model.pictures)

@@ -44,6 +44,7 @@ from mmserve.sched.show.timeline import Timeline
 from mmserve.sched.step import Beside, Outcome, StepBuilder
 from mmserve.sched.tempo import Tempo
 from mmserve.sched.updates import SchedCounts, SequenceUpdate
+from mmserve.vision import draw_ledger
 
 __all__ = ["Scheduler"]
 
@@ -325,9 +326,9 @@ class Scheduler:
         self._roster.verify()
 
     def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
-        """State for people: `radix` draws the tree, `sched` the last steps. Pure.
+        """State for people: the tree (`radix`), last steps (`sched`), encoded media (`vision`).
 
-        Cost: tens of milliseconds for a large tree, or a long line.
+        Pure. Cost: tens of milliseconds for a large tree, or a long line.
         """
         if room == "radix":
             tree = self._memory.tree
@@ -343,6 +344,8 @@ class Scheduler:
             if form == "svg":
                 return draw_gantt(counts, records, waiters)
             return draw_steps(counts, records, waiters, self.report())
+        if room == "vision":
+            return draw_ledger(self._desk.ledger, form)
         raise NotFound(f"no drawing of {room}", what="drawing", name=room)
 
     # Planning

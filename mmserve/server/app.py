@@ -15,7 +15,7 @@ from mmserve.server.answer import now_s
 from mmserve.server.calls import Calls
 from mmserve.server.chat import chat_completions
 from mmserve.server.completions import completions
-from mmserve.server.drawings import show_constrained, show_radix, show_sched
+from mmserve.server.drawings import show_constrained, show_radix, show_sched, show_vision
 from mmserve.server.errors import error_object, error_response
 from mmserve.server.file_store import FileStore
 from mmserve.server.guard import Guard
@@ -58,6 +58,7 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("/show/constrained", ("GET",), show_constrained),
     ("/show/radix", ("GET",), show_radix),
     ("/show/sched", ("GET",), show_sched),
+    ("/show/vision", ("GET",), show_vision),
 )
 
 

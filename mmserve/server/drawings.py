@@ -1,4 +1,4 @@
-"""Routes that draw what the engine holds: its tree of prefixes, last steps, and grammars."""
+"""Routes that draw what the engine holds: its tree, last steps, grammars and encoded media."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmserve.core import BadRequest
 from mmserve.server.fields import shown
 from mmserve.server.service import Service
 
-__all__ = ["show_constrained", "show_radix", "show_sched"]
+__all__ = ["show_constrained", "show_radix", "show_sched", "show_vision"]
 
 _HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'none'"}
 
@@ -29,6 +29,11 @@ async def show_radix(service: Service, http: HttpRequest) -> Response:
 async def show_sched(service: Service, http: HttpRequest) -> Response:
     """The last steps of the scheduler, as `format` says: text or svg."""
     return await _show(service, http, "sched")
+
+
+async def show_vision(service: Service, http: HttpRequest) -> Response:
+    """The encoded pictures and frames that are kept, as `format` says: text or svg."""
+    return await _show(service, http, "vision")
 
 
 async def _show(service: Service, http: HttpRequest, room: str) -> Response:

@@ -23,6 +23,7 @@ from mmserve.core import (
     Finish,
     FramesSource,
     ImagePart,
+    MediaLook,
     MediaSource,
     MmserveError,
     ModelInfo,
@@ -219,6 +220,19 @@ class FakeClient:
     def counters(self) -> dict[str, float]:
         """Calls so far and calls under way."""
         return {"requests_total": len(self.requests), "running": self.num_running}
+
+    def look(self, part: ImagePart | VideoPart) -> MediaLook:
+        """Nothing to see."""
+        del part
+        return MediaLook(
+            source="a fake",
+            items=(),
+            note=None,
+            prompt_tokens=0,
+            fetch_ms=0.0,
+            probe_ms=0.0,
+            encode_ms=0.0,
+        )
 
     def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
         """The room's name, as an empty picture if need be."""

@@ -9,12 +9,14 @@ Called by: `prompt` and the engine's workers (`resolve`), the engine's loop (`re
 """
 
 from mmserve.vision.decoding import OnReady
+from mmserve.vision.drawing import draw_ledger
 from mmserve.vision.families import load_processor
 from mmserve.vision.families.llava import ImageProcessor, ImageSteps
 from mmserve.vision.fetch import Fetcher
 from mmserve.vision.header import SUPPORTED_FORMATS
 from mmserve.vision.items import MediaItem, ResolvedMedia
 from mmserve.vision.ledger import FeatureLedger
+from mmserve.vision.looking import Sight, look_at
 from mmserve.vision.plane import MediaCounters, MediaPlane
 from mmserve.vision.processor import Bounds, FrameFacts, ItemPlan, Processor, Recipe
 
@@ -34,5 +36,8 @@ __all__ = [
     "Processor",
     "Recipe",
     "ResolvedMedia",
+    "Sight",
+    "draw_ledger",
     "load_processor",
+    "look_at",
 ]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -22,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmserve.core import Aborted, Broken, MmserveError
-from mmserve.vision.frames import decode_frames
-from mmserve.vision.image import decode_picture
+from mmserve.vision.children.decoders import Decoder
 from mmserve.vision.items import ClipFrame, MediaItem, PictureFile
 from mmserve.vision.processor import Inputs, Processor, Recipe
-from mmserve.vision.refusal import MediaKind, named
+from mmserve.vision.refusal import MediaKind, named, refused
+from mmserve.vision.wishes import Wishes
 
 __all__ = ["OnReady", "PixelPool"]
 
@@ -55,32 +54,33 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _ClipQueue:
-    """Frames of one clip that are wanted: sorted numbers, and who wants each at which place."""
+    """Frames of one clip that are wanted, and who wants each at which place."""
 
     source: ClipFrame
-    numbers: list[int] = field(default_factory=list)
-    wishes: dict[int, list[tuple[_Job, int]]] = field(default_factory=dict)
+    wishes: Wishes = field(default_factory=Wishes)
+    wanted_by: dict[int, list[tuple[_Job, int]]] = field(default_factory=dict)
 
     def add(self, number: int, job: _Job, place: int) -> None:
-        if number not in self.wishes:
-            insort(self.numbers, number)
-        self.wishes.setdefault(number, []).append((job, place))
+        self.wanted_by.setdefault(number, []).append((job, place))
+        self.wishes.add(number)
 
     def take(self, number: int) -> list[tuple[_Job, int]]:
-        self.numbers.remove(number)
-        return self.wishes.pop(number)
+        self.wishes.remove(number)
+        return self.wanted_by.pop(number)
 
 
 class PixelPool:
-    """Decodes and preprocesses in `num_workers` threads; owns nothing beyond what is under way.
+    """Decodes and preprocesses for `num_workers` at once; keeps nothing that is not under way.
 
     Args:
         processor: makes the model's inputs.
+        decoder: makes pixels.
         num_workers: most pictures or clips decoded at once.
     """
 
-    def __init__(self, processor: Processor, num_workers: int) -> None:
+    def __init__(self, processor: Processor, decoder: Decoder, num_workers: int) -> None:
         self._processor = processor
+        self._decoder = decoder
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="mmserve-decode")
         self._lock = threading.Lock()
         self._waiting: dict[bytes, list[tuple[OnReady, MediaKind, int]]] = {}
@@ -140,7 +140,7 @@ class PixelPool:
         try:
             with self._lock:
                 self.num_pictures += 1
-            pixels = decode_picture(source.content, source.header)
+            pixels = self._decoder.picture(source.content, source.header)
         except Exception as error:  # noqa: BLE001 - every waiter gets an answer
             self._deliver(job.item.digest, None, _typed(error), _ms_since(started))
         else:
@@ -155,8 +155,8 @@ class PixelPool:
             except Exception as failure:  # noqa: BLE001 - every waiter gets an answer
                 error = _typed(failure)
             with self._lock:
-                failed = [job for wish in queue.wishes.values() for job, _ in wish]
-                if error or not queue.numbers:
+                failed = [job for wanted in queue.wanted_by.values() for job, _ in wanted]
+                if error or not failed:
                     del self._clips[clip_digest]
                     break
         if error:
@@ -168,19 +168,18 @@ class PixelPool:
         source = queue.source
         with self._lock:
             self.num_clip_passes += 1
-
-        def next_wanted(position: int) -> int | None:
-            with self._lock:
-                at = bisect_left(queue.numbers, position)
-                return queue.numbers[at] if at < len(queue.numbers) else None
-
+        num_frames = 0
         started = perf_counter()
-        with closing(decode_frames(source.content, source.clip, next_wanted)) as frames:
+        walk = self._decoder.frames(source.content, source.clip, queue.wishes)
+        with closing(walk) as frames:
             for number, pixels in frames:
+                num_frames += 1
                 with self._lock:
-                    wishes = queue.take(number)
-                self._put(wishes, pixels, _ms_since(started))
+                    wanted = queue.take(number)
+                self._put(wanted, pixels, _ms_since(started))
                 started = perf_counter()
+        if not num_frames:
+            raise refused("undecodable", "cannot be decoded: none of its frames came")
 
     def _put(
         self, wishes: list[tuple[_Job, int]], pixels: NDArray[np.uint8], decode_ms: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 __all__ = [
@@ -12,7 +13,7 @@ __all__ = [
     "sniff_unsupported",
 ]
 
-SUPPORTED_FORMATS = ("JPEG", "PNG", "GIF", "WebP", "BMP", "TIFF", "AVIF")
+SUPPORTED_FORMATS = ("JPEG", "PNG", "GIF", "WebP", "BMP", "Netpbm", "TIFF", "AVIF", "HEIC")
 
 _PREFIXES = (
     (b"\xff\xd8\xff", "JPEG"),
@@ -25,15 +26,24 @@ _PREFIXES = (
     (b"II+\0", "TIFF"),
     (b"MM\0+", "TIFF"),
 )
+_NETPBM = re.compile(rb"P([1-7])\s+[#\d]")
 _OTHER_PREFIXES = (
     (b"%PDF", "PDF"),
+    (b"%!PS", "PostScript"),
     (b"\0\0\1\0", "ICO"),
+    (b"icns", "ICNS"),
     (b"\xff\x0a", "JPEG XL"),
     (b"\0\0\0\x0cJXL ", "JPEG XL"),
     (b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (b"\xff\x4f\xff\x51", "JPEG 2000"),
     (b"8BPS", "PSD"),
+    (b"DDS ", "DDS"),
+    (b"qoif", "QOI"),
+    (b"v/1\1", "OpenEXR"),
+    (b"#?RADIANCE", "Radiance HDR"),
     (b"\x1a\x45\xdf\xa3", "Matroska or WebM video"),
 )
+_BINARY_NETPBM = frozenset({b"4", b"5", b"6"})
 _HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
 _AVIF_BRANDS = frozenset({b"avif", b"avis"})
 
@@ -58,9 +68,13 @@ def sniff_picture(content: bytes) -> str | None:
             return name
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "WebP"
-    if _brands(content) & _AVIF_BRANDS:
+    netpbm = _NETPBM.match(content)
+    if netpbm is not None and netpbm[1] in _BINARY_NETPBM:
+        return "Netpbm"
+    brands = _brands(content)
+    if brands & _AVIF_BRANDS:
         return "AVIF"
-    return None
+    return "HEIC" if brands & _HEIC_BRANDS else None
 
 
 def sniff_unsupported(content: bytes) -> str | None:
@@ -68,15 +82,18 @@ def sniff_unsupported(content: bytes) -> str | None:
     for prefix, name in _OTHER_PREFIXES:
         if content.startswith(prefix):
             return name
-    brands = _brands(content)
-    if brands:
-        return "HEIC" if brands & _HEIC_BRANDS else "MP4 video"
-    start = content[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if start.startswith((b"<svg", b"<?xml", b"<!doctype svg")):
+    if _NETPBM.match(content):
+        return "Netpbm as text"
+    return "MP4 video" if _brands(content) else _sniff_text(content[:1024])
+
+
+def _sniff_text(start: bytes) -> str | None:
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if text.startswith((b"<svg", b"<?xml", b"<!doctype svg")):
         return "SVG"
-    if start.startswith((b"<html", b"<!doctype html")):
+    if text.startswith((b"<html", b"<!doctype html")):
         return "HTML"
-    return "text" if start and _is_text(content[:1024]) else None
+    return "text" if text and _is_text(start) else None
 
 
 def is_still(content: bytes) -> bool:

@@ -44,6 +44,10 @@ class FeatureLedger:
         """Pins of pinned items. Pure."""
         return dict(self._pins)
 
+    def sizes(self) -> dict[bytes, int]:
+        """Tokens by item, least recently used first. Pure."""
+        return dict(self._tokens)
+
     def can_admit(self, num_tokens: int) -> bool:
         """Whether an item of this size fits beside what is pinned. Pure."""
         return not self._pins or self.num_pinned_tokens + num_tokens <= self.capacity_tokens

@@ -20,6 +20,7 @@ from mmserve.core import (
     UrlSource,
     VideoPart,
 )
+from mmserve.vision.children.decoders import new_decoder
 from mmserve.vision.decoding import OnReady, PixelPool
 from mmserve.vision.facts import RecentFacts
 from mmserve.vision.fetch import Fetcher
@@ -38,7 +39,6 @@ from mmserve.vision.processor import Bounds, FrameFacts, ItemPlan, Processor
 from mmserve.vision.refusal import MediaKind, named, refused
 from mmserve.vision.sampling import FrameTimes, choose_frames, exact_fps
 from mmserve.vision.sources import SourceReader
-from mmserve.vision.video import probe_clip
 
 __all__ = ["MediaCounters", "MediaPlane"]
 
@@ -118,7 +118,8 @@ class MediaPlane:
         self._reader = SourceReader(config, fetcher or Fetcher(config))
         self._pictures: RecentFacts[PictureHeader] = RecentFacts(_REMEMBERED_FRAMES // 10)
         self._clips: RecentFacts[ClipHeader] = RecentFacts(_REMEMBERED_FRAMES)
-        self._pool = PixelPool(processor, config.workers)
+        self._decoder = new_decoder(config)
+        self._pool = PixelPool(processor, self._decoder, config.workers)
         self._lock = threading.Lock()
         self._num_prepared = 0
 
@@ -171,6 +172,7 @@ class MediaPlane:
         self._reader.forget()
 
     def _resolve(self, part: ImagePart | VideoPart, place: _Place) -> ResolvedMedia:
+        self._decoder.warm()
         try:
             if isinstance(part, ImagePart):
                 return self._image(part, place)
@@ -246,7 +248,7 @@ class MediaPlane:
             return self._frames((still,), part, place, None, moments)
         digest = content_digest(self._key, content)
         clip = self._clips.get(
-            digest, lambda: probe_clip(content, self._config), lambda fact: fact.num_frames
+            digest, lambda: self._decoder.clip(content), lambda fact: fact.num_frames
         )
         shots = tuple(
             _Shot(
@@ -289,7 +291,9 @@ class MediaPlane:
     def _file(self, content: bytes) -> PictureFile:
         digest = content_digest(self._key, content)
         header = self._pictures.get(
-            digest, lambda: probe_picture(content, self._config), lambda _: 1
+            digest,
+            lambda: probe_picture(content, self._config, self._decoder.header),
+            lambda _: 1,
         )
         return PictureFile(content, header, digest)
 

@@ -7,6 +7,7 @@ missing or damaged, and costs far less than decoding: PNG is checked by its chec
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ __all__ = ["WALKS", "png_chunks"]
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD8)})
 _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
+_NETPBM_NUMBER = re.compile(rb"(?:\s|#[^\r\n]*+[\r\n])*+(\d{1,10})\s")
 
 
 def walk_jpeg(content: bytes) -> PictureHeader:
@@ -165,12 +167,32 @@ def walk_bmp(content: bytes) -> PictureHeader:
     return PictureHeader("BMP", width, abs(height))
 
 
+def walk_netpbm(content: bytes) -> PictureHeader:
+    """Binary Netpbm (PBM, PGM, PPM): sides and largest sample; all rows are there."""
+    kind = content[1:2]
+    numbers: list[int] = []
+    at = 2
+    while len(numbers) < (2 if kind == b"4" else 3):
+        found = _NETPBM_NUMBER.match(content, at)
+        if found is None:
+            raise _damaged("Netpbm", "its header does not hold its sides")
+        numbers.append(int(found[1]))
+        at = found.end()
+    width, height = numbers[:2]
+    row_bytes = (width + 7) // 8 if kind == b"4" else width * (3 if kind == b"6" else 1)
+    row_bytes *= 2 if numbers[2:] > [255] else 1
+    if at + row_bytes * height > len(content):
+        raise _cut_short("Netpbm")
+    return PictureHeader("Netpbm", width, height)
+
+
 WALKS: dict[str, Callable[[bytes], PictureHeader]] = {
     "JPEG": walk_jpeg,
     "PNG": walk_png,
     "GIF": walk_gif,
     "WebP": walk_webp,
     "BMP": walk_bmp,
+    "Netpbm": walk_netpbm,
 }
 
 

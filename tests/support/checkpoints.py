@@ -56,10 +56,15 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 _TEXT_CLASSES = {
+    "gemma": (transformers.GemmaConfig, transformers.GemmaForCausalLM),
+    "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
+    "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
+    "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
 }
 
 
@@ -122,6 +127,15 @@ def _text_config(family: str, context: int, **changes: Any) -> Any:
     return _TEXT_CLASSES[family][0](**{**values, **changes})
 
 
+def _plain(value: Any) -> Any:
+    """Pairs as a dictionary, other tuples as lists: what a configuration takes."""
+    if not isinstance(value, tuple):
+        return value
+    if value and all(isinstance(x, tuple) and isinstance(x[0], str) for x in value):
+        return {key: _plain(inner) for key, inner in value}
+    return [_plain(inner) for inner in value]
+
+
 def _save(model: Any, directory: Path, max_shard_size: str = "1GB") -> None:
     """Give biases and norms values that matter, and write. Changes: `model`."""
     with torch.no_grad():
@@ -146,12 +160,12 @@ def tiny_llama(
     max_shard_size: str = "1GB",
     changes: tuple[tuple[str, Any], ...] = (),
 ) -> Path:
-    """A text model of `family` (llama, mistral, qwen2, qwen3) with a tokenizer.
+    """A text model of a family in `_TEXT_CLASSES` with a tokenizer.
 
-    `changes` are further fields of its configuration; rope parameters as tuples of pairs.
+    `changes` are further fields of its configuration; dictionaries as tuples of pairs.
     """
     torch.manual_seed(seed)
-    fields = {key: dict(value) if key == "rope_parameters" else value for key, value in changes}
+    fields = {key: _plain(value) for key, value in changes}
     config = _text_config(family, context, **fields)
     model = _TEXT_CLASSES[family][1](config)
     directory = Path(tempfile.mkdtemp(prefix=f"tiny-{family}-", dir=_root()))

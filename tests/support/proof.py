@@ -414,5 +414,6 @@ def _write(name: str) -> None:
 
 
 if __name__ == "__main__":
+    importlib.import_module("conftest")  # lets torchvision in, as for tests
     for argument in sys.argv[1:]:
         _write(argument)

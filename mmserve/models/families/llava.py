@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mmserve.models.checkpoint import Checkpoint
@@ -14,7 +16,7 @@ from mmserve.models.ports import Inputs, Model
 from mmserve.models.tower import Tower
 from mmserve.models.weights import Weights
 
-__all__ = ["LlavaEyes", "build"]
+__all__ = ["LlavaEyes", "build", "unread"]
 
 
 class LlavaEyes:
@@ -42,27 +44,39 @@ class LlavaEyes:
 
     def encode(self, items: Sequence[Inputs]) -> list[Tensor]:
         """See `PictureEncoder.encode`; items are {"pixel_values": float32 [C, S, S]}."""
-        pixels = torch.stack([self._pixels(item) for item in items])
-        features = self._tower.forward(pixels)
-        if not self.config.keeps_class_token:
-            features = features[:, 1:]
-        return list(self._second(self._first(features)).unbind(0))
+        pixels = torch.stack([self.pixels(item["pixel_values"]) for item in items])
+        return list(self.project(self.see(pixels)).unbind(0))
 
-    def _pixels(self, item: Inputs) -> Tensor:
+    def pixels(self, values: NDArray[Any]) -> Tensor:
+        """[..., C, S, S] as the tower takes it. Raises ValueError for another shape."""
         tower = self.config.tower
         wanted = (tower.num_channels, tower.image_size, tower.image_size)
-        pixels = torch.tensor(item["pixel_values"], dtype=self._dtype, device=self._device)
-        if tuple(pixels.shape) != wanted:
+        pixels = torch.tensor(values, dtype=self._dtype, device=self._device)
+        if tuple(pixels.shape[-3:]) != wanted:
             message = f"pixels of shape {tuple(pixels.shape)}, the model takes {wanted}"
             raise ValueError(message)
         return pixels
+
+    def see(self, pixels: Tensor) -> Tensor:
+        """[n, K, width of the tower's features] of [n, C, S, S] pictures. Pure."""
+        features = self._tower.forward(pixels)
+        return features if self.config.keeps_class_token else features[:, 1:]
+
+    def project(self, features: Tensor) -> Tensor:
+        """[..., E] embeddings of what `see` gives. Pure."""
+        return self._second(self._first(features))
 
 
 def build(checkpoint: Checkpoint) -> Model:
     """LLaVA-1.5 with the lean decoder and a tower of our own. Raises as `build_model`."""
     config, weights = LlavaConfig.parse(checkpoint.config), checkpoint.weights()
     decoder, eyes = Decoder(config.text, weights), LlavaEyes(config, weights)
-    deeper = range(max(config.feature_depths), config.tower.num_layers)
-    unread = [f"vision.encoder.layers.{number}." for number in deeper]
-    weights.finish(ignored=["vision.post_layernorm.", "vision.head.", *unread])
+    weights.finish(ignored=unread(config))
     return Model("llava", decoder, eyes, config.image_token_id)
+
+
+def unread(config: LlavaConfig) -> list[str]:
+    """Beginnings of names of tensors that lie behind the features read. Pure."""
+    deeper = range(max(config.feature_depths), config.tower.num_layers)
+    layers = [f"vision.encoder.layers.{number}." for number in deeper]
+    return ["vision.post_layernorm.", "vision.head.", *layers]

@@ -12,7 +12,10 @@ __all__ = ["build"]
 
 def build(checkpoint: Checkpoint) -> Model:
     """The decoder alone. Raises UnsupportedModel, WeightMismatch."""
+    config = DecoderConfig.parse(
+        checkpoint.config, context_length=checkpoint.context_length
+    )
     weights = checkpoint.weights()
-    decoder = Decoder(DecoderConfig.parse(checkpoint.config), weights)
+    decoder = Decoder(config, weights)
     weights.finish()
     return Model(checkpoint.family, decoder)

@@ -35,10 +35,16 @@ class HostedEyes:
     Args:
         checkpoint: of a family with a class of its own for image-text-to-text.
         features: how the family encodes items, several at once.
+        model: the family's model if it is loaded already, with whatever else it has.
     """
 
-    def __init__(self, checkpoint: Checkpoint, features: Features) -> None:
-        self._model = _load_eyes(checkpoint)
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        features: Features,
+        model: Any = None,  # noqa: ANN401 - a class of transformers
+    ) -> None:
+        self._model = _load_eyes(checkpoint) if model is None else model
         self._features = features
         self._checkpoint = checkpoint
 
@@ -73,7 +79,9 @@ def _load_eyes(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - a class of tran
         message = f"tensor {missing[0]!r} is missing"
         raise WeightMismatch(message, name=missing[0], want=None, got=None)
     model.lm_head = None
-    model.model.language_model = None
+    for name in ("language_model", "text_model"):
+        if hasattr(model.model, name):
+            setattr(model.model, name, None)
     return model.to(checkpoint.device).eval()
 
 

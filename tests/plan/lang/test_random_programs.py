@@ -155,7 +155,7 @@ MODES = [(False, True), (False, False), (True, True), (True, False)]  # stream, 
 
 
 @settings(
-    max_examples=500,
+    max_examples=200,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -175,7 +175,7 @@ def test_a_program_ends_with_the_naive_result(program):
 
 
 @settings(
-    max_examples=20,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

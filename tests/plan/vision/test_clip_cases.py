@@ -33,7 +33,7 @@ from mmserve.core import (
     MediaRefused,
     VideoPart,
 )
-from mmserve.vision.packets import PacketCheck
+from mmserve.vision.clips.packets import PacketCheck
 from mmserve.vision.video import probe_clip
 
 ONE = 65536
@@ -159,7 +159,7 @@ def test_zeroed_mp4_gives_its_readable_part():
 
 
 def test_frame_that_fails_later_is_replaced(caplog):
-    """A frame that looked sound but does not decode is replaced by its neighbour (O-VID-03)."""
+    """A frame that looked sound but does not decode is replaced by the one before (O-VID-03)."""
     options = {"crf": "1", "bf": "0", "g": "1", "preset": "ultrafast"}
     content = bytearray(clip_of(brightening(5), options=options))
     container = av.open(io.BytesIO(bytes(content)))
@@ -176,7 +176,7 @@ def test_frame_that_fails_later_is_replaced(caplog):
         shown, times, note = frames_shown(bytes(content), num_frames=5)
     assert (len(shown), len(times), note) == (5, 5, None)
     assert [round(float(frame.mean()) / 25) for frame in shown] == [0, 1, 1, 3, 4]
-    assert "nearest neighbour" in caplog.text
+    assert "the one before stands in" in caplog.text
 
 
 def audio_only() -> bytes:

@@ -15,7 +15,7 @@ from support.checkpoints import tiny_llama, tiny_llava
 from support.steps import Driver, encode_item, load
 
 from mmserve.core import FeatureUse, ModelRefused, NotFound, UnsupportedModel, WeightMismatch
-from mmserve.models import DecoderConfig, LlavaConfig, read_config
+from mmserve.models import FAMILIES, DecoderConfig, LlavaConfig, read_config
 
 Tensors = dict[str, torch.Tensor]
 
@@ -126,7 +126,11 @@ def test_half_precision_is_widened_on_a_cpu(tmp_path: Path) -> None:
     [
         ({"model_type": "gpt2"}, "gpt2"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
+        ({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, "proportional"),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "short_factor"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"model_type": "gemma3", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"model_type": "gemma2", "layer_types": ["chunked_attention"] * 3}, "chunked"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"partial_rotary_factor": 0.5}, "partial rotary"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
@@ -145,11 +149,11 @@ def test_what_is_not_computed_is_refused(changes: dict[str, Any], word: str) -> 
 
 def test_an_unknown_family_hears_which_are_served(tmp_path: Path) -> None:
     """The hint lists the families."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "unheard-of"}))
     with pytest.raises(UnsupportedModel) as caught:
         load(tmp_path)
-    assert caught.value.fields["architecture"] == "mamba"
-    assert caught.value.hint == "served are llama, llava, mistral, qwen2, qwen3"
+    assert caught.value.fields["architecture"] == "unheard-of"
+    assert f"served are {', '.join(sorted(FAMILIES))}" in str(caught.value.hint)
 
 
 def test_a_directory_without_a_model_is_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,246 @@
+"""One child process, seen from its parent: given a job, listened to under limits, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+from pathlib import Path
+from signal import Signals
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmserve.core import Broken, MediaRefused, child_environment
+from mmserve.vision.children.line import Line, Message
+from mmserve.vision.refusal import refused
+
+__all__ = ["Child", "Limits", "can_start"]
+
+_LOG = logging.getLogger("mmserve.vision.children")
+_PROGRAM = Path(__file__).with_name("child.py")
+_START_S = 60.0
+_END_S = 2.0
+_KEPT_BYTES = 16 << 20
+_LONGEST_LINE = 500
+
+
+def can_start() -> bool:
+    """Whether this platform can start children: one that hands descriptors over. Pure."""
+    return os.name == "posix" and hasattr(socket, "AF_UNIX")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one job may take.
+
+    Args:
+        memory_bytes: address space beyond what the child has when the job begins.
+        quiet_s: longest wait for a word of it, in seconds.
+        total_s: longest time in it altogether, in seconds, waits of the parent not counted.
+    """
+
+    memory_bytes: int
+    quiet_s: float
+    total_s: float
+
+
+class Child:
+    """A process that decodes. Used by one thread at a time; `wake` by any.
+
+    It is started at once and awaited at its first job. After an error other than MediaRefused
+    from the file itself `is_sound` is False: it is to be ended, not used again.
+    """
+
+    def __init__(self) -> None:
+        self._content, self._pixels = _nameless(), _nameless()
+        ours, theirs = socket.socketpair()
+        self._line = Line(ours)
+        self._heard, self._bell = socket.socketpair()
+        self._heard.settimeout(0)
+        self._bell.settimeout(0)
+        descriptors = (theirs.fileno(), self._content, self._pixels)
+        paths = json.dumps([path for path in sys.path if path])
+        words = [sys.executable, "-P", str(_PROGRAM), *map(str, descriptors), paths]
+        with theirs:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=child_environment(),
+                pass_fds=descriptors,
+            )
+        self._limits = Limits(0, _START_S, _START_S)
+        self._spent_s = 0.0
+        self._is_ready = False
+        self.num_jobs = 0
+        self.is_sound = True
+
+    @property
+    def process_id(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        """Whether it can take a job. Pure."""
+        return self.is_sound and self._process.poll() is None
+
+    def give(self, job: str, content: bytes, limits: Limits, values: Mapping[str, Any]) -> None:
+        """Give it a job. Raises as `listen`. Changes: the content file."""
+        if not self._is_ready:
+            self._await_start()
+        self.num_jobs += 1
+        self._limits, self._spent_s = limits, 0.0
+        _write(self._content, content)
+        cpu_s = ceil(limits.total_s + 1) * (os.cpu_count() or 1)
+        message = {"job": job, "num_bytes": len(content), "cpu_s": cpu_s, **values}
+        self.tell({**message, "memory_bytes": limits.memory_bytes + 2 * len(content)})
+
+    def tell(self, message: Message) -> None:
+        """Send a word about the running job. Raises as `listen`."""
+        try:
+            self._line.send(message, self._limits.quiet_s)
+        except TimeoutError:
+            raise self._too_slow(self._limits.quiet_s) from None
+        except OSError:
+            raise self._died() from None
+
+    def listen(self, *, can_wake: bool = False) -> Message:
+        """Its next word about the running job; an empty one if `wake` was called, when it may.
+
+        Raises:
+            MediaRefused: the file is bad, or the job went over a limit, or the child died.
+            Broken: the child failed in a way that is our fault.
+        """
+        while True:
+            message = self._word(can_wake=can_wake)
+            if message is None:
+                with contextlib.suppress(BlockingIOError):
+                    self._heard.recv(4096)
+                return {}
+            if "log" in message:
+                _LOG.log(int(message["level"]), "%s", str(message["log"])[:_LONGEST_LINE])
+            elif "at" not in message:
+                self._check(message)
+                return message
+
+    def wake(self) -> None:
+        """Make `listen` return. Safe from any thread; never waits."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._bell.send(b"!")
+
+    def pixels(self, shape: tuple[int, ...], offset: int = 0) -> NDArray[np.uint8]:
+        """What the child has put into the pixels file: uint8 `shape`, a copy of our own."""
+        num_bytes = prod(shape)
+        if os.fstat(self._pixels).st_size < offset + num_bytes:
+            raise self._died()
+        array = np.empty(shape, np.uint8)
+        view = array.data.cast("B")
+        done = 0
+        while done < num_bytes:
+            num_read = os.preadv(self._pixels, [view[done:]], offset + done)
+            if not num_read:
+                raise self._died()
+            done += num_read
+        return array
+
+    def rest(self) -> None:
+        """The job is over. Changes: large files shrink."""
+        for file in (self._content, self._pixels):
+            if os.fstat(file).st_size > _KEPT_BYTES:
+                os.truncate(file, 0)
+
+    def end(self) -> None:
+        """End the process, whatever it is doing, and free what belongs to it. Idempotent."""
+        self.is_sound = False
+        if self._content < 0:
+            return
+        self._line.close()
+        self._heard.close()
+        self._bell.close()
+        os.close(self._content)
+        os.close(self._pixels)
+        self._content = -1
+        self._process.kill()
+        self._process.wait()
+
+    def _await_start(self) -> None:
+        try:
+            message = self._line.receive(_START_S)
+        except (EOFError, TimeoutError, ValueError):
+            message = None
+        if not message or "is_ready" not in message:
+            self.is_sound = False
+            hint = "isolation='thread' decodes in this process, without its protection"
+            raise Broken("cannot be decoded: a decoder process did not start", hint=hint)
+        self._is_ready = True
+
+    def _word(self, *, can_wake: bool) -> Message | None:
+        limits = self._limits
+        left_s = limits.total_s - self._spent_s
+        started = monotonic()
+        try:
+            wake = self._heard.fileno() if can_wake else None
+            return self._line.receive(max(0.0, min(limits.quiet_s, left_s)), wake)
+        except TimeoutError:
+            limit_s = limits.total_s if left_s < limits.quiet_s else limits.quiet_s
+            raise self._too_slow(limit_s) from None
+        except (EOFError, ValueError):
+            raise self._died() from None
+        finally:
+            self._spent_s += monotonic() - started
+
+    def _check(self, message: Message) -> None:
+        """Raise what an answer tells of."""
+        if "refused" in message:
+            fields = dict(message["fields"])
+            raise MediaRefused(str(message["refused"]), hint=message["hint"], **fields)
+        if "lacked" in message:
+            self.is_sound = False
+            limit = self._limits.memory_bytes
+            words = f"cannot be decoded within {limit} bytes of memory, the limit"
+            raise refused("undecodable", words, limit_bytes=limit)
+        if "failed" in message:
+            self.is_sound = False
+            _LOG.error("a decoder process failed:\n%s", message["failed"])
+            raise Broken("could not be decoded: an internal error")
+
+    def _too_slow(self, limit_s: float) -> MediaRefused:
+        self.is_sound = False
+        message = f"cannot be decoded within {limit_s:g} s, the limit"
+        return refused("undecodable", message, limit_s=limit_s)
+
+    def _died(self) -> MediaRefused:
+        self.is_sound = False
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        code = self._process.returncode
+        how = Signals(-code).name if code is not None and code < 0 else f"code {code}"
+        _LOG.warning("a decoder process ended while it decoded (%s)", how)
+        message = f"cannot be decoded: the decoder crashed on it ({how})"
+        return refused("undecodable", message, crash=how)
+
+
+def _nameless() -> int:
+    """Descriptor of an empty file in memory, or on disk where memory has none."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("mmserve")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _write(file: int, content: bytes) -> None:
+    view = memoryview(content)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(file, view[done:], done)
