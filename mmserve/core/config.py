@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from mmserve.core.errors import BadRequest
 
 __all__ = [
+    "ClipDecoder",
     "EngineConfig",
     "Eviction",
     "Isolation",
@@ -37,6 +38,7 @@ Policy = Literal[
 Eviction = Literal["lru", "lfu", "slru", "cost"]
 WeightFormat = Literal["full", "int8", "int4"]
 Isolation = Literal["process", "thread"]
+ClipDecoder = Literal["av", "decord"]
 
 _KEPT_IN_CHILDREN = (
     "PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "TMPDIR", "LANG", "LC_ALL"
@@ -188,6 +190,9 @@ class MediaConfig:
     max_video_frames: int = _setting(128, "most frames sampled from one clip")
     default_video_frames: int = _setting(8, "frames sampled when a request does not say")
     max_duration_s: float = _setting(3600.0, "longest clip in seconds")
+    clip_decoder: ClipDecoder = _setting(  # noqa: RUF009 - as `isolation` below
+        "av", "library that decodes clips which both read right; decord only if installed"
+    )
     fetch_timeout_s: float = _setting(10.0, "longest fetch of one address in seconds")
     max_redirects: int = _setting(5, "redirects followed, each checked again")
     allow_private_hosts: bool = _setting(

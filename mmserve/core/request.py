@@ -89,7 +89,11 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True)
 class VideoPart:
-    """One clip and how to sample its frames, in the window [start_s, end_s) if given."""
+    """One clip and how to sample its frames, in the window [start_s, end_s) if given.
+
+    `times_s` names the moments whose frames are taken, and stands alone. `key_frames` takes
+    only frames that are stored whole, which costs least to decode.
+    """
 
     source: MediaSource
     num_frames: int | None = None
@@ -98,6 +102,8 @@ class VideoPart:
     end_s: float | None = None
     max_pixels: int | None = None
     min_pixels: int | None = None
+    times_s: tuple[float, ...] | None = None
+    key_frames: bool = False
 
 
 @dataclass(frozen=True, slots=True)

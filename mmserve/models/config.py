@@ -114,7 +114,9 @@ class DecoderConfig:
         kinds = _layer_kinds(family, full)
         window = full.get("sliding_window")
         fields["windows"] = tuple(window if kind == _SLIDING else None for kind in kinds)
-        fields["ropes"] = parse_ropes(family, full, kinds, context_length)
+        ropes = fields["ropes"] = parse_ropes(family, full, kinds, context_length)
+        reaches = [rope.reach for rope in ropes if rope is not None]
+        fields["max_positions"] = max(fields["max_positions"], *reaches, 0)
         fields["activation"] = _activation(family, full)
         return cls(family=family, **{**fields, **DIFFERENCES.get(family, {})})
 

@@ -85,7 +85,6 @@ _ARCHITECTURES = {
     "qwen2": _Architecture("qwen2"),
     "qwen3": _Architecture("qwen3"),
     "phi3": _Architecture("phi3", _FUSED),
-    "gemma": _Architecture("gemma", norm_offset=1.0),
     "gemma2": _Architecture("gemma2", _FOUR_NORMS, norm_offset=1.0, num_wide_layers=46),
     "gemma3": _Architecture("gemma3_text", _FOUR_NORMS, norm_offset=1.0, num_wide_layers=62),
 }

@@ -53,6 +53,11 @@ class RopeConfig:
     gain: float = 1.0
     axes: tuple[int, ...] = ()
 
+    @property
+    def reach(self) -> int:
+        """Positions that a stretch was made for, where config.json may state fewer. Pure."""
+        return round(self.original_context * self.factor) if self.kind == "yarn" else 0
+
 
 def parse_ropes(
     family: str, config: Config, kinds: tuple[str, ...], context_length: int | None = None
@@ -126,7 +131,7 @@ def _parse(
     low, high = ("beta_slow", "beta_fast") if kind == "yarn" else _LLAMA3_BOUNDS
     factor = float(spec.get("factor") or (longest / original if kind in _BY_CONTEXT else 1.0))
     reach = "long" if (context_length or longest) > original else "short"
-    return RopeConfig(
+    rope = RopeConfig(
         theta=float(spec["rope_theta"]),
         kind=kind,
         factor=factor,
@@ -139,6 +144,17 @@ def _parse(
         gain=_gain(kind, factor, original, spec),
         axes=_axes(spec),
     )
+    _check_pairs(family, config, rope)
+    return rope
+
+
+def _check_pairs(family: str, config: Config, rope: RopeConfig) -> None:
+    """Raise UnsupportedModel where something is said of another number of pairs."""
+    size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    num_pairs = int(size * rope.share) // 2
+    for what, said in (("longrope factors", rope.pair_factors), ("mrope_section", rope.axes)):
+        if said and len(said) != num_pairs:
+            refuse(family, f"{what} of {len(said)} rotary pairs, a head turns {num_pairs}")
 
 
 _LLAMA3_BOUNDS = ("low_freq_factor", "high_freq_factor")
@@ -199,8 +215,6 @@ def _axes(spec: Mapping[str, Any]) -> tuple[int, ...]:
 def rope_frequencies(rope: RopeConfig, head_size: int) -> Tensor:
     """float32 [share * D / 2] angle per position of each pair. Pure.
 
-    Raises ValueError if a longrope has factors for another number of pairs.
-
     Source: RoFormer (2021); `linear` is position interpolation (2023), `llama3` the piecewise
     stretch of the Llama 3.1 release (2024), `yarn` YaRN (2023), section 3.2, `longrope`
     LongRoPE (2024), section 3.
@@ -211,7 +225,7 @@ def rope_frequencies(rope: RopeConfig, head_size: int) -> Tensor:
     if rope.kind == "linear":
         return plain / rope.factor
     if rope.kind == "longrope":
-        return _stretched_by_pair(rope, plain)
+        return plain / torch.tensor(rope.pair_factors)
     if rope.kind == "llama3":
         turns = rope.original_context * plain / (2 * math.pi)
         kept = ((turns - rope.low) / (rope.high - rope.low)).clamp(0, 1)
@@ -220,14 +234,6 @@ def rope_frequencies(rope: RopeConfig, head_size: int) -> Tensor:
     else:
         return plain
     return (1 - kept) * plain / rope.factor + kept * plain
-
-
-def _stretched_by_pair(rope: RopeConfig, plain: Tensor) -> Tensor:
-    factors = torch.tensor(rope.pair_factors)
-    if len(factors) != len(plain):
-        message = f"longrope has {len(factors)} factors, {len(plain)} pairs turn"
-        raise ValueError(message)
-    return plain / factors
 
 
 def _yarn_kept(rope: RopeConfig, size: int) -> Tensor:

@@ -79,7 +79,7 @@ def _info(
         path=str(path),
         context_length=context,
         vocab_size=text.vocab_size,
-        eos_token_ids=eos_token_ids(path, raw),
+        eos_token_ids=tuple(i for i in eos_token_ids(path, raw) if i < text.vocab_size),
         bos_token_id=bos if isinstance(bos, int) else None,
         image_token_id=model.image_token_id,
         num_slots=config.num_slots or max(1, min(most, config.kv_bytes // per_token)),

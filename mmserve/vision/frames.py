@@ -10,7 +10,7 @@ from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
 from mmserve.vision.clips.container import no_video
-from mmserve.vision.clips.decoders import DECODERS
+from mmserve.vision.clips.decoders import READERS, has_surely_wanted
 from mmserve.vision.clips.header import ClipHeader
 from mmserve.vision.clips.pixels import rgb
 from mmserve.vision.clips.walk import Astray, num_packets_until, walk
@@ -42,11 +42,10 @@ def decode_frames(content: bytes, clip: ClipHeader, next_wanted: _NextWanted) ->
     def next_left(least: int) -> int | None:
         return next_wanted(max(least, position))
 
-    for decoder in DECODERS:
-        if not decoder.suits(content, clip):
-            continue
+    readers = dict.fromkeys((clip.decoder, "av")) if has_surely_wanted(clip) else {}
+    for name in readers:
         try:
-            for number, pixels in decoder.read(content, clip, next_left):
+            for number, pixels in READERS[name](content, clip, next_left):
                 position = number + 1
                 yield number, pixels
         except Astray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mmserve.core import FrameReport, MediaLayout
@@ -15,11 +16,16 @@ __all__ = ["ClipFrame", "MediaItem", "Origin", "PictureFile", "ResolvedMedia", "
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PictureFile:
-    """A picture's file, and `digest` of its content."""
+    """A picture's file, and `digest` of its content; `read` gives the same bytes each time."""
 
-    content: bytes = field(repr=False)
+    read: Callable[[], bytes] = field(repr=False)
     header: PictureHeader
     digest: bytes
+
+    @property
+    def content(self) -> bytes:
+        """The file's bytes. Cost: the first time, reading base64, if all else was known."""
+        return self.read()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +36,11 @@ class ClipFrame:
     clip: ClipHeader = field(repr=False)
     digest: bytes
     number: int
+
+    @property
+    def frame_digest(self) -> bytes:
+        """What stands for the frame: its stream as far as it needs it, or its file. Pure."""
+        return self.clip.frame_digest(self.number) or self.digest
 
 
 Source = PictureFile | ClipFrame

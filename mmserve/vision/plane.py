@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from time import perf_counter
 
 from mmserve.core import (
@@ -43,6 +44,8 @@ from mmserve.vision.sources import SourceReader
 __all__ = ["MediaCounters", "MediaPlane"]
 
 _REMEMBERED_FRAMES = 200_000
+
+_Facts = tuple[PictureHeader, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ class MediaPlane:
         self._key = new_key() if key is None else key
         self._reader = SourceReader(config, fetcher or Fetcher(config))
         self._pictures: RecentFacts[PictureHeader] = RecentFacts(_REMEMBERED_FRAMES // 10)
+        self._texts: RecentFacts[_Facts] = RecentFacts(_REMEMBERED_FRAMES // 10)
         self._clips: RecentFacts[ClipHeader] = RecentFacts(_REMEMBERED_FRAMES)
         self._decoder = new_decoder(config)
         self._pool = PixelPool(processor, self._decoder, config.workers)
@@ -210,9 +214,7 @@ class MediaPlane:
         if isinstance(part.source, FramesSource):
             raise BadRequest("is given as frames of a clip", field="image", reason="frames")
         started = perf_counter()
-        content = self._read(part.source, place)
-        fetched = perf_counter()
-        file = self._file(content)
+        file, fetched = self._opened(part.source, place)
         header = file.header
         plan = self._processor.picture(header.width, header.height, _bounds(part))
         item = self._item(plan, (_Shot(file, header.width, header.height, None),), place)
@@ -228,10 +230,10 @@ class MediaPlane:
         tick_s = 1 / exact_fps(source.fps)
         times = FrameTimes(range(count), tick_s, count)
         chosen = part
-        if part.num_frames is None and part.fps is None:
+        if part.num_frames is None and part.fps is None and part.times_s is None:
             chosen = replace(part, num_frames=count)
         shots = tuple(
-            self._still(self._read(source.frames[n], place), times.seconds(n))
+            self._still(self._opened(source.frames[n], place)[0], times.seconds(n))
             for n in choose_frames(times, chosen, self._config)
         )
         return self._frames(shots, part, place, None, (started, started))
@@ -244,7 +246,7 @@ class MediaPlane:
         moments = (started, perf_counter())
         if is_still(content):
             choose_frames(FrameTimes((0,), Fraction(1), 1), part, self._config)
-            still = self._still(content, Fraction(0))
+            still = self._still(self._file(content), Fraction(0))
             return self._frames((still,), part, place, None, moments)
         digest = content_digest(self._key, content)
         clip = self._clips.get(
@@ -257,7 +259,7 @@ class MediaPlane:
                 clip.height,
                 clip.times.seconds(number),
             )
-            for number in choose_frames(clip.times, part, self._config)
+            for number in choose_frames(clip.times, part, self._config, clip.key_frames)
         )
         note = None
         if clip.num_unreadable:
@@ -272,7 +274,7 @@ class MediaPlane:
         note: str | None,
         moments: tuple[float, float],
     ) -> ResolvedMedia:
-        facts = [FrameFacts(s.width, s.height, s.time or Fraction(0)) for s in shots]
+        facts = [_facts(shot) for shot in shots]
         plans = self._processor.clip(facts, _bounds(part))
         items = tuple(
             self._item(plan, tuple(shots[n] for n in plan.frames), place) for plan in plans
@@ -288,17 +290,36 @@ class MediaPlane:
             raise _RequestCameFirst
         return content
 
+    def _opened(
+        self, source: BytesSource | PathSource | UrlSource, place: _Place
+    ) -> tuple[PictureFile, float]:
+        """A picture's file, and when its bytes had come.
+
+        A data: address seen before is known by its text, and is not read from base64 again
+        unless its pixels are wanted.
+        """
+        if not isinstance(source, UrlSource) or source.url[:5].lower() != "data:":
+            content = self._read(source, place)
+            fetched = perf_counter()
+            return self._file(content), fetched
+        read = cache(lambda: self._read(source, place))
+        text = content_digest(self._key, source.url.encode("utf-8", "surrogatepass"))
+        header, digest = self._texts.get(text, lambda: self._known(read()), lambda _: 1)
+        return PictureFile(read, header, digest), perf_counter()
+
     def _file(self, content: bytes) -> PictureFile:
+        return PictureFile(lambda: content, *self._known(content))
+
+    def _known(self, content: bytes) -> _Facts:
         digest = content_digest(self._key, content)
         header = self._pictures.get(
             digest,
             lambda: probe_picture(content, self._config, self._decoder.header),
             lambda _: 1,
         )
-        return PictureFile(content, header, digest)
+        return header, digest
 
-    def _still(self, content: bytes, time: Fraction) -> _Shot:
-        file = self._file(content)
+    def _still(self, file: PictureFile, time: Fraction) -> _Shot:
         return _Shot(file, file.header.width, file.header.height, time)
 
     def _item(self, plan: ItemPlan, shots: tuple[_Shot, ...], place: _Place) -> MediaItem:
@@ -317,12 +338,17 @@ class MediaPlane:
     def _identity(self, plan: ItemPlan, shots: tuple[_Shot, ...], salt: str) -> bytes:
         return media_digest(
             self._key,
-            content=joined(shot.source.digest for shot in shots),
+            content=joined(_stands_for(shot.source) for shot in shots),
             options=joined([repr(plan.recipe).encode(), *map(_options, shots)]),
             processor=self._processor.fingerprint,
             model=self._model,
             salt=salt,
         )
+
+
+def _stands_for(source: PictureFile | ClipFrame) -> bytes:
+    """Digest of what a picture or frame is made of; a frame's is the same in a longer clip."""
+    return source.digest if isinstance(source, PictureFile) else source.frame_digest
 
 
 def _options(shot: _Shot) -> bytes:
@@ -331,6 +357,12 @@ def _options(shot: _Shot) -> bytes:
     if isinstance(source, PictureFile):
         return b""
     return frame_options(source.clip.times.seconds(source.number), source.clip.turn)
+
+
+def _facts(shot: _Shot) -> FrameFacts:
+    source, time = shot.source, shot.time or Fraction(0)
+    duration = source.clip.times.duration if isinstance(source, ClipFrame) else None
+    return FrameFacts(shot.width, shot.height, time, duration)
 
 
 def _bounds(part: ImagePart | VideoPart) -> Bounds:

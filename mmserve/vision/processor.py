@@ -43,11 +43,15 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class FrameFacts:
-    """One sampled frame: width and height in pixels, upright, and its exact time in seconds."""
+    """One sampled frame: width and height in pixels, upright, and its exact time in seconds.
+
+    `duration` is its clip's length in seconds; None for frames that came one by one.
+    """
 
     width: int
     height: int
     time: Fraction
+    duration: Fraction | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mmserve.core import MediaConfig
 from mmserve.vision.clips.chain import digests_shown
 from mmserve.vision.clips.container import no_video, opened_clip
+from mmserve.vision.clips.decoders import choose_decoder
 from mmserve.vision.clips.header import ClipHeader, Numbering
 from mmserve.vision.clips.packets import is_cut
 from mmserve.vision.clips.scan import Scan, scan
@@ -38,6 +39,8 @@ _CLEAN_STARTS = frozenset(
 )
 """Codecs in which a key frame makes the decoder forget all before it. Not GIF and APNG, whose
 frames are drawn over each other whatever their packets are marked as."""
+_ONLY_IN_ORDER = frozenset({"avi"})
+"""Containers that know when packets are decoded, not when frames are shown."""
 
 
 def probe_clip(content: bytes, config: MediaConfig) -> ClipHeader:
@@ -52,8 +55,8 @@ def probe_clip(content: bytes, config: MediaConfig) -> ClipHeader:
     """
     with opened_clip(content, most_pixels(config)) as (container, stream):
         found, frame = scan(container, stream, config)
-        numbering = _numbering(stream, found)
-        times, first_tick = _times(stream, found, numbering)
+        numbering = _numbering(container, stream, found)
+        times, first_tick = _times(stream, found)
         num_frames = len(times.ticks) + _num_missing(container, stream, found, content, times)
         codec, format_name = stream.codec_context.codec.canonical_name, container.format.name
     if times.duration > Fraction(config.max_duration_s):
@@ -80,37 +83,36 @@ def probe_clip(content: bytes, config: MediaConfig) -> ClipHeader:
         if _is_damaged(found, frame, clip)
         else _sound(found, frame, clip)
     )
+    clip = replace(clip, decoder=choose_decoder(content, clip, config.clip_decoder))
     if clip.num_unreadable:
         _LOG.warning("%d of %d frames are unreadable", clip.num_unreadable, clip.num_frames)
     return clip
 
 
-def _numbering(stream: VideoStream, found: Scan) -> Numbering:
-    if None not in found.ticks and stream.time_base:
+def _numbering(container: InputContainer, stream: VideoStream, found: Scan) -> Numbering:
+    is_timed = None not in found.ticks and bool(stream.time_base)
+    is_reordered = bool(stream.codec_context.has_b_frames)
+    if is_timed and not (is_reordered and container.format.name in _ONLY_IN_ORDER):
         return "times"
-    return "frames" if stream.codec_context.has_b_frames else "packets"
+    return "frames" if is_reordered else "packets"
 
 
 def _marks(found: Scan, numbering: Numbering) -> list[int]:
-    """What orders the frames, packet by packet: their timestamps, or their places."""
+    """What tells frames apart, packet by packet: their timestamps, or their places."""
     if numbering == "times":
         return [tick for tick in found.ticks if tick is not None]
     return list(range(len(found.ticks)))
 
 
-def _times(
-    stream: VideoStream, found: Scan, numbering: Numbering
-) -> tuple[FrameTimes, int | None]:
+def _times(stream: VideoStream, found: Scan) -> tuple[FrameTimes, int | None]:
     """When the frames are shown, and the container's timestamp of the first of them."""
     rate = stream.average_rate or stream.guessed_rate or _DEFAULT_RATE
-    marks = _marks(found, numbering)
-    tick_s = stream.time_base
-    if numbering != "times" or not tick_s:
-        return FrameTimes(tuple(marks), 1 / rate, len(marks)), None
-    known = sorted(set(marks))
-    last = next(
-        length for tick, length in zip(marks, found.lengths, strict=True) if tick == known[-1]
-    )
+    tick_s, count = stream.time_base, len(found.ticks)
+    known = sorted({tick for tick in found.ticks if tick is not None})
+    if None in found.ticks or not tick_s:
+        return FrameTimes(tuple(range(count)), 1 / rate, count), None
+    pairs = zip(found.ticks, found.lengths, strict=True)
+    last = next(length for tick, length in pairs if tick == known[-1])
     gaps = len(known) - 1
     usual = (known[-1] - known[0]) // gaps if gaps else int(1 / (rate * tick_s))
     end = known[-1] - known[0] + max(last or usual, 1)

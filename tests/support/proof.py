@@ -3,7 +3,7 @@
 A family gives a tiny seeded checkpoint and how transformers reads a case; everything else is
 the same for all: cases, engines (whole, in pieces, together, alone, cold, warm), goldens.
 
-    python -m support.proof FAMILY     (from tests/) writes the goldens of a family anew
+    python -m support.proof FAMILY     (from tests/) writes the goldens of a file's families anew
 """
 
 from __future__ import annotations
@@ -400,7 +400,12 @@ def check_goldens(proof: Proof) -> None:
 
 
 def _write(name: str) -> None:
-    family: Family = importlib.import_module(f"support.families.{name}").FAMILY
+    module: Any = importlib.import_module(f"support.families.{name}")
+    for family in getattr(module, "FAMILIES", None) or (module.FAMILY,):
+        _write_goldens(family)
+
+
+def _write_goldens(family: Family) -> None:
     proof = Proof(family)
     folder = GOLDENS / family.name
     folder.mkdir(parents=True, exist_ok=True)

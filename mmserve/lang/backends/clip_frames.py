@@ -5,6 +5,7 @@ clip, num_frames=3   |f0 f1 f2 f3 f4|   ->   P(f0) P(f2) P(f4)
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -45,8 +46,8 @@ def _given(part: VideoPart, source: FramesSource) -> tuple[BytesSource, ...]:
     from mmserve.vision.sampling import FrameTimes, choose_frames, exact_fps  # noqa: PLC0415  slow to import
 
     count = len(source.frames)
-    if part.num_frames is None and part.fps is None:
-        part = VideoPart(source, count, start_s=part.start_s, end_s=part.end_s)
+    if part.num_frames is None and part.fps is None and part.times_s is None:
+        part = replace(part, num_frames=count)
     times = FrameTimes(range(count), 1 / exact_fps(source.fps), count)
     return tuple(source.frames[number] for number in choose_frames(times, part, _CONFIG))
 
@@ -62,7 +63,7 @@ def _decoded(part: VideoPart, content: bytes) -> tuple[BytesSource, ...]:
         choose_frames(FrameTimes((0,), Fraction(1), 1), part, _CONFIG)
         return (BytesSource(content),)
     clip = probe_clip(content, _CONFIG)
-    wanted = choose_frames(clip.times, part, _CONFIG)
+    wanted = choose_frames(clip.times, part, _CONFIG, clip.key_frames)
 
     def next_wanted(position: int) -> int | None:
         return next((number for number in wanted if number >= position), None)

@@ -124,6 +124,8 @@ def _video(part: VideoPart, url_of: UrlOf) -> dict[str, object]:
             ("end_s", part.end_s),
             ("max_pixels", part.max_pixels),
             ("min_pixels", part.min_pixels),
+            ("times_s", part.times_s),
+            ("key_frames", part.key_frames or None),
         )
     )
     if isinstance(part.source, FramesSource):

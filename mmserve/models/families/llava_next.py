@@ -109,8 +109,9 @@ def build_video(checkpoint: Checkpoint) -> Model:
 def build_with(
     checkpoint: Checkpoint, defaults: Mapping[str, Any], frames: Frames | None
 ) -> Model:
-    """A model with `AnyresEyes`; `defaults` stand behind config.json. Raises as `build`."""
-    config = LlavaConfig.parse({**defaults, **checkpoint.config})
+    """A model with `AnyresEyes`; config.json over `defaults`. Raises as `build`."""
+    given = {key: value for key, value in checkpoint.config.items() if value is not None}
+    config = LlavaConfig.parse({**defaults, **given})
     tower = config.tower
     if config.keeps_class_token == tower.has_class_token:
         strategy = "full" if config.keeps_class_token else "default"

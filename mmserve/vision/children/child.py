@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mmserve.vision.children.jobs import Desk
+    from mmserve.vision.children.desk import Desk
 
 __all__ = ["main"]
 
@@ -38,14 +38,14 @@ def main(words: list[str]) -> None:
     _enter("mmserve", vision.parent)
     _enter("mmserve.vision", vision)
     _enter("mmserve.vision.children", vision / "children")
-    from mmserve.vision.children import jobs  # noqa: PLC0415  needs the packages entered above
+    from mmserve.vision.children import desk, jobs  # noqa: PLC0415  in the packages entered
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    desk = jobs.Desk(socket.socket(fileno=socket_fd), content_fd, pixels_fd)
-    logging.basicConfig(level=logging.WARNING, handlers=[_Forward(desk)], force=True)
-    desk.line.send({"is_ready": True})
+    shared = desk.Desk(socket.socket(fileno=socket_fd), content_fd, pixels_fd)
+    logging.basicConfig(level=logging.WARNING, handlers=[_Forward(shared)], force=True)
+    shared.line.send({"is_ready": True})
     _silence()
-    desk.serve()
+    jobs.serve(shared)
 
 
 class _Forward(logging.Handler):

@@ -8,8 +8,8 @@ A pass over a clip, wishes joining while it runs:
     took 1, numbers added          ->
                                    <-   at position                   (every second)
     numbers added                  ->
-                                   <-   idle position                 (nothing wanted behind it)
-    numbers added, is_end or not   ->
+                                   <-   idle position                 (nothing wanted from it on)
+    numbers added, is_answer       ->                                 (may be none)
                                    <-   is_done
 """
 
@@ -17,18 +17,15 @@ from __future__ import annotations
 
 from contextlib import closing
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mmserve.vision.children.desk import Desk
 from mmserve.vision.children.line import Message
 from mmserve.vision.frames import decode_frames
 from mmserve.vision.video import probe_clip
 from mmserve.vision.wishes import Wishes
-
-if TYPE_CHECKING:
-    from mmserve.vision.children.jobs import Desk
 
 __all__ = ["frames", "header"]
 
@@ -58,7 +55,6 @@ class _Pass:
         self._wishes = wishes
         self._num_given = 0
         self._num_taken = 0
-        self._is_over = False
         self._told = monotonic()
 
     def next_wanted(self, position: int) -> int | None:
@@ -68,7 +64,7 @@ class _Pass:
         if monotonic() - self._told > _QUIET_S:
             self._tell({"at": position})
         wanted = self._wishes.next_from(position)
-        while wanted is None and not self._is_over:
+        if wanted is None:
             self._tell({"idle": position})
             while not self._hear():
                 pass
@@ -93,7 +89,6 @@ class _Pass:
         """Take one message; whether it answers `idle`. Raises EOFError without a parent."""
         message = self._desk.line.receive() or {}
         self._num_taken += message.get("took", 0)
-        self._is_over = message.get("is_end", False)
         for number in message.get("numbers", ()):
             self._wishes.add(number)
-        return "is_end" in message
+        return "is_answer" in message

@@ -157,8 +157,8 @@ class InChildren:
                         continue
                     new = set(wishes.all_from(answer.get("idle", 0))) - told
                     told |= new
-                    is_end = {"is_end": not new} if "idle" in answer else {}
-                    child.tell({"numbers": sorted(new), **is_end})
+                    reply = {"is_answer": True} if "idle" in answer else {}
+                    child.tell({"numbers": sorted(new), **reply})
             finally:
                 wishes.listen(None)
 

@@ -4,108 +4,90 @@
     header  name             header
     picture header           shape; pixels in the pixels file
     clip    config           header
-    frames  clip numbers     frame ... (see `clips`), done
+    frames  clip numbers     frame ... (see `clips`), is_done
 
 A refusal, a lack of memory and any other failure are answers too.
 """
 
 from __future__ import annotations
 
-import os
 import resource
-import socket
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import AvifImagePlugin
 
 from mmserve.core import MediaRefused
-from mmserve.vision.children.line import Line, Message
+from mmserve.vision.children.desk import Desk
+from mmserve.vision.children.line import Message
 from mmserve.vision.image import decode_picture
 from mmserve.vision.probe import library_header
 
-__all__ = ["Desk"]
+__all__ = ["serve"]
 
 _STATUS = Path("/proc/self/statm")
 _MOST_THREADS = 4
 _LONGEST_TRACE = 2000
 
 
-class Desk:
-    """A child's end of everything.
-
-    Args:
-        end: the socket to the parent.
-        content_fd: file in which a job's content stands, from its start.
-        pixels_fd: file in which pixels are put.
-    """
-
-    def __init__(self, end: socket.socket, content_fd: int, pixels_fd: int) -> None:
-        self.line = Line(end)
-        self.pixels_fd = pixels_fd
-        self._content_fd = content_fd
-        self._jobs: dict[str, Callable[[bytes, Message], Message]] = {
-            "header": self._header,
-            "picture": self._picture,
-            "clip": self._clip_job,
-            "frames": self._clip_job,
-        }
-
-    def serve(self) -> None:
-        """Answer jobs until the parent is gone, or one took all memory that it may."""
-        AvifImagePlugin.DEFAULT_MAX_THREADS = _MOST_THREADS
-        is_sound = True
-        while is_sound:
-            try:
-                job = self.line.receive()
-            except EOFError:
-                return
-            if job is not None and "job" in job:  # else late words about the job before
-                is_sound = self._answer(job)
-
-    def put(self, pixels: NDArray[np.uint8], offset: int = 0) -> list[int]:
-        """Changes: the pixels file, from `offset` on. Returns the shape."""
-        view = np.ascontiguousarray(pixels).data.cast("B")
-        done = 0
-        while done < len(view):
-            done += os.pwrite(self.pixels_fd, view[done:], offset + done)
-        return list(pixels.shape)
-
-    def _answer(self, job: Message) -> bool:
-        """Do a job and answer it; whether the process is fit for another."""
-        _limit(job["memory_bytes"], job["cpu_s"])
-        is_sound = True
+def serve(desk: Desk) -> None:
+    """Answer jobs until the parent is gone, or one took all memory that it may."""
+    AvifImagePlugin.DEFAULT_MAX_THREADS = _MOST_THREADS
+    is_sound = True
+    while is_sound:
         try:
-            answer = self._jobs[job["job"]](self._content(job["num_bytes"]), job)
-        except MediaRefused as error:
-            answer = {"refused": error.message, "hint": error.hint, "fields": error.fields}
-        except MemoryError:
-            is_sound, answer = False, {"lacked": "memory"}
-        except Exception:  # noqa: BLE001 - told to the parent, which tells whoever waits
-            answer = {"failed": traceback.format_exc()[-_LONGEST_TRACE:]}
-        finally:
-            _unlimit()
-        self.line.send(answer)
-        return is_sound
+            job = desk.line.receive()
+        except EOFError:
+            return
+        if job is not None and "job" in job:  # else late words about the job before
+            is_sound = _answer(desk, job)
 
-    def _content(self, num_bytes: int) -> bytes:
-        return os.pread(self._content_fd, num_bytes, 0)
 
-    def _header(self, content: bytes, job: Message) -> Message:
-        return {"header": library_header(content, job["name"])}
+def _answer(desk: Desk, job: Message) -> bool:
+    """Do a job and answer it; whether the process is fit for another."""
+    _limit(job["memory_bytes"], job["cpu_s"])
+    is_sound = True
+    try:
+        answer = _JOBS[job["job"]](desk, desk.content(job["num_bytes"]), job)
+    except MediaRefused as error:
+        answer = {"refused": error.message, "hint": error.hint, "fields": error.fields}
+    except MemoryError:
+        is_sound, answer = False, {"lacked": "memory"}
+    except Exception:  # noqa: BLE001 - told to the parent, which tells whoever waits
+        answer = {"failed": traceback.format_exc()[-_LONGEST_TRACE:]}
+    finally:
+        _unlimit()
+    desk.line.send(answer)
+    return is_sound
 
-    def _picture(self, content: bytes, job: Message) -> Message:
-        return {"shape": self.put(decode_picture(content, job["header"]))}
 
-    def _clip_job(self, content: bytes, job: Message) -> Message:
-        from mmserve.vision.children import clips  # noqa: PLC0415  a child may never see a clip
+def _header(_: Desk, content: bytes, job: Message) -> Message:
+    return {"header": library_header(content, job["name"])}
 
-        if job["job"] == "clip":
-            return clips.header(content, job)
-        return clips.frames(self, content, job)
+
+def _picture(desk: Desk, content: bytes, job: Message) -> Message:
+    return {"shape": desk.put(decode_picture(content, job["header"]))}
+
+
+def _clip(_: Desk, content: bytes, job: Message) -> Message:
+    from mmserve.vision.children import clips  # noqa: PLC0415  a child may never see a clip
+
+    return clips.header(content, job)
+
+
+def _frames(desk: Desk, content: bytes, job: Message) -> Message:
+    from mmserve.vision.children import clips  # noqa: PLC0415  as above
+
+    return clips.frames(desk, content, job)
+
+
+_JOBS: dict[str, Callable[[Desk, bytes, Message], Message]] = {
+    "header": _header,
+    "picture": _picture,
+    "clip": _clip,
+    "frames": _frames,
+}
 
 
 def _limit(memory_bytes: int, cpu_s: int) -> None:

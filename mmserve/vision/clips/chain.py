@@ -30,7 +30,7 @@ class Chain:
     """Links of a stream's packets, beginning with what its decoder is told beforehand.
 
     The hash is a cryptographic one, since a link has no key: nobody can make another stream
-    with the same link. Cost, with 1.7 kB packets on one core with SHA instructions: 4 us each.
+    with the same link. Cost: 3 us for a packet of 1.7 kB, on one core with SHA instructions.
     """
 
     def __init__(self, stream: VideoStream) -> None:

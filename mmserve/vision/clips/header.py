@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mmserve.core.config import ClipDecoder
 from mmserve.vision.sampling import FrameTimes
 
 __all__ = ["ClipHeader", "Numbering"]
@@ -30,6 +31,7 @@ class ClipHeader:
             place in the decoder's output.
         container: name of its container's format.
         layout: name of its pixels' layout.
+        decoder: which library decodes its frames (see `decoders`).
         key_frames: numbers of the frames that stand alone, rising.
         entries: numbers of the key frames at which decoding may begin, rising; empty if
             reading must begin at the clip's start.
@@ -47,6 +49,7 @@ class ClipHeader:
     numbering: Numbering = "times"
     container: str = ""
     layout: str = ""
+    decoder: ClipDecoder = "av"
     key_frames: tuple[int, ...] = field(default=(), repr=False)
     entries: tuple[int, ...] = field(default=(), repr=False)
     frame_digests: str = field(default="", repr=False)
@@ -68,5 +71,7 @@ class ClipHeader:
 
     def numbers(self) -> dict[int, int]:
         """Number of each frame by the mark that a decoded frame bears. Pure."""
+        if self.numbering == "frames":
+            return {number: number for number in range(len(self.times.ticks))}
         first = self.first_tick or 0
         return {first + tick: number for number, tick in enumerate(self.times.ticks)}

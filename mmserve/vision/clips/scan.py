@@ -47,8 +47,8 @@ def scan(
 ) -> tuple[Scan, VideoFrame]:
     """All packets, and the first frame that the decoder gives.
 
-    Raises MediaRefused: no frame, too many frames or pixels. Cost: 7 us a packet and hashing
-    all packets at 1.8 GB/s on one core with SHA instructions.
+    Raises MediaRefused: no frame, too many frames or pixels. Cost: 9 us a packet of 1.7 kB,
+    of which 3 for its digest, on one core with SHA instructions.
     """
     if stream.width and stream.height:
         check_size(stream.width, stream.height, config)

@@ -40,7 +40,7 @@ Size = tuple[int, int]
 
 _NEWLINE: Recipe = ("newline",)
 _FRAME: Recipe = ("frame",)
-_FULL_TILES = 1.1
+_SLACK = 1.1
 """Features are made fewer once their sides exceed the bound's by this factor."""
 
 
@@ -92,7 +92,7 @@ class Tiling:
         scaled = kept
         if max_tiles is not None:
             ratio = math.sqrt(_area(kept) / (max_tiles * side**2))
-            if ratio > _FULL_TILES:
+            if ratio > _SLACK:
                 scaled = int(kept[0] // ratio), int(kept[1] // ratio)
         return cls(grid, (top, left), kept, scaled)
 
@@ -220,13 +220,11 @@ class AnyresProcessor:
     def _cut(self, pixels: NDArray[np.uint8], canvas: Size) -> list[NDArray[np.uint8]]:
         """Tiles of the picture in the middle of a black canvas, row by row."""
         height, width = fitted(pixels.shape[:2], canvas)
-        picture = Image.fromarray(pixels)
-        resample = Image.Resampling(self.tile.steps.resample)
-        plane = np.zeros((*canvas, 3), np.uint8)
+        kernel = Image.Resampling(self.tile.steps.resample)
+        picture = Image.fromarray(pixels).resize((width, height), kernel)
         top, left = (canvas[0] - height) // 2, (canvas[1] - width) // 2
-        plane[top : top + height, left : left + width] = picture.resize(
-            (width, height), resample
-        )
+        plane = np.zeros((*canvas, 3), np.uint8)
+        plane[top : top + height, left : left + width] = np.asarray(picture)
         tall, wide = self.tile.output
         return [
             plane[row : row + tall, column : column + wide]

@@ -10,7 +10,6 @@ cut (see `smolvlm`); those of Idefics3, which knows no clips, are pictures.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +21,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from mmserve.core import BadRequest, MediaLayout, MediaStyle, ModelRefused, UnsupportedModel
+from mmserve.vision.families.idefics3_sizes import (
+    LARGEST_EDGE,
+    Size,
+    scaled_size,
+    tile_grid,
+)
 from mmserve.vision.families.llava import ImageProcessor
 from mmserve.vision.families.settings import (
     clip_settings,
@@ -44,7 +49,6 @@ from mmserve.vision.processor import (
 __all__ = ["Idefics3Processor", "TileSteps", "TileWords", "load"]
 
 _CLASSES = ("Idefics3ImageProcessor", "SmolVLMImageProcessor")
-_LARGEST_EDGE = 4096
 _DEFAULTS: dict[str, Any] = {
     "do_resize": True,
     "do_image_splitting": True,
@@ -57,9 +61,6 @@ _DEFAULTS: dict[str, Any] = {
     "image_mean": (0.5, 0.5, 0.5),
     "image_std": (0.5, 0.5, 0.5),
 }
-
-Size = tuple[int, int]
-"""Height and width, in pixels or in tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +255,7 @@ def _clip_steps(settings: Mapping[str, Any], patch_size: int) -> TileSteps:
     if steps.longest_edge is None:
         message = "frames at their own size (do_resize is false) are not supported"
         raise UnsupportedModel(message, architecture="smolvlm")
-    return replace(steps, longest_edge=min(steps.longest_edge, _LARGEST_EDGE))
+    return replace(steps, longest_edge=min(steps.longest_edge, LARGEST_EDGE))
 
 
 def _edge(size: object) -> int:
@@ -270,7 +271,7 @@ def _edge_within(size: Size, steps: TileSteps, bounds: Bounds) -> tuple[int, Siz
     largest = ((own or max(size)) - 1) // steps.side * steps.side
     num_pixels, edge, grid = 0, 0, (1, 1)
     for edge in (own, *range(largest, 0, -steps.side)):
-        grid = _grid(_scaled(size, edge), steps.side)
+        grid = tile_grid(scaled_size(size, edge), steps.side)
         num_pixels = grid[0] * grid[1] * steps.side**2
         if num_pixels <= (bounds.max_pixels or num_pixels):
             break
@@ -286,46 +287,14 @@ def _refuse(field: str, bound: int | None, num_pixels: str) -> NoReturn:
     raise BadRequest(message, field=field, reason="range")
 
 
-def _scaled(size: Size, edge: int) -> Size:
-    """Scaled so that the longer side is `edge` (0: as it is), at most 4096; the other even."""
-    height, width = size
-    if not edge:
-        return size
-    if width >= height:
-        height, width = max(_even(int(edge / (width / height))), 1), edge
-    else:
-        height, width = edge, max(_even(int(edge * (width / height))), 1)
-    ratio = width / height
-    if width >= height and width > _LARGEST_EDGE:
-        height, width = int(_LARGEST_EDGE / ratio), _LARGEST_EDGE
-    elif height > _LARGEST_EDGE:
-        height, width = _LARGEST_EDGE, int(_LARGEST_EDGE * ratio)
-    return max(height, 1), max(width, 1)
-
-
-def _even(length: int) -> int:
-    return length + length % 2
-
-
-def _grid(size: Size, side: int) -> Size:
-    """Rows and columns of the tiles that a scaled picture is stretched to."""
-    height, width = size
-    ratio = width / height
-    if width >= height:
-        columns = math.ceil(width / side)
-        return math.ceil(int(columns * side / ratio) / side), columns
-    rows = math.ceil(height / side)
-    return rows, math.ceil(int(rows * side * ratio) / side)
-
-
 def _shown(picture: Image.Image, steps: TileSteps, edge: int) -> Iterator[Image.Image]:
     """What is cut into tiles, one behind the other."""
     side = steps.side
-    scaled = _resized(picture, _scaled((picture.height, picture.width), edge), steps)
+    scaled = _resized(picture, scaled_size((picture.height, picture.width), edge), steps)
     if not steps.is_split:
         yield _resized(scaled, (side, side), steps)
         return
-    rows, columns = _grid((scaled.height, scaled.width), side)
+    rows, columns = tile_grid((scaled.height, scaled.width), side)
     stretched = _resized(scaled, (rows * side, columns * side), steps)
     yield stretched
     if (rows, columns) != (1, 1):

@@ -18,16 +18,15 @@ from typing import Any
 
 from mmserve.core import UnsupportedModel
 from mmserve.vision.families.anyres import AnyresProcessor, ClipFrames
-from mmserve.vision.families.llava_config import read_whole
-from mmserve.vision.families.llava_next import read_tiles, video_token
+from mmserve.vision.families.llava_next import over, read_frame, read_tiles, token_id
 
 __all__ = ["load"]
 
 _STEPS = range(384, 2305, 384)
-_CANVASES = [[height, width] for height in _STEPS for width in _STEPS]
+_CLASSES = ("LlavaOnevisionImageProcessor",)
 _DEFAULTS: dict[str, Any] = {
-    "vision_config": {"model_type": "siglip_vision_model", "image_size": 384, "patch_size": 14},
-    "vision_feature_select_strategy": "full",
+    "vision_config": {"image_size": 384, "patch_size": 14},
+    "image_grid_pinpoints": [[height, width] for height in _STEPS for width in _STEPS],
     "vision_aspect_ratio": "anyres_max_9",
     "image_token_index": 151646,
     "video_token_index": 151647,
@@ -36,18 +35,16 @@ _DEFAULTS: dict[str, Any] = {
 
 def load(directory: Path, config: Mapping[str, Any]) -> AnyresProcessor:
     """LLaVA-OneVision's processor. Raises UnsupportedModel, ModelRefused."""
-    config = {**_DEFAULTS, **config}
-    ratio = str(config["vision_aspect_ratio"])
+    full = over(_DEFAULTS, config)
+    ratio = str(full["vision_aspect_ratio"])
     match = re.fullmatch(r"anyres_max_([1-9][0-9]*)", ratio)
     if match is None:
         raise UnsupportedModel(
             f"vision_aspect_ratio {ratio!r} is not supported, anyres_max_N is",
             architecture="llava_onevision",
         )
-    classes = ("LlavaOnevision",)
-    pictures = read_tiles(directory, config, classes, _CANVASES, int(match[1]))
-    frame = read_whole(directory, config, classes, "video")
-    side = frame.output[0] // frame.patch_size
-    num_tokens = math.ceil(side / 2) ** 2
-    clips = ClipFrames(frame, num_tokens, video_token(config), has_newline=True)
+    pictures = read_tiles(directory, full, _CLASSES, int(match[1]))
+    frame = read_frame(directory, full)
+    num_tokens = math.ceil(frame.output[0] // frame.patch_size / 2) ** 2
+    clips = ClipFrames(frame, num_tokens, token_id(full, "video"), has_newline=True)
     return replace(pictures, clips=clips)

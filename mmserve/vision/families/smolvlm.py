@@ -5,7 +5,8 @@
     Frame from 00:00:<fake><global-img>x x x<fake>
     Frame from 00:01:<fake><global-img>x x x<fake>
 
-Source: processor of SmolVLM in transformers 5. A clip is taken to end with its last frame.
+Source: processor of SmolVLM in transformers 5. Frames that came one by one are taken for a clip
+that ends with the last.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _GROUPS = ((1_000_000, "million"), (1000, "thousand"), (100, "hundred"))
 
 def frame_labels(frames: Sequence[FrameFacts]) -> Iterator[str]:
     """What stands before each frame of a clip, in order. Pure."""
-    length = timedelta(seconds=int(frames[-1].time))
+    last = frames[-1]
+    length = timedelta(seconds=int(last.time if last.duration is None else last.duration))
     before = (
         f"You are provided the following series of {in_words(len(frames))} frames "
         f"from a {length} [H:MM:SS] video.\n"

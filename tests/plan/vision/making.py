@@ -233,3 +233,11 @@ def close_to(left: Pixels, right: Pixels) -> bool:
         left.shape == right.shape
         and float(np.abs(left.astype(int) - right.astype(int)).mean()) <= 6
     )
+
+
+def zeroed(mp4: bytes) -> bytes:
+    """The last quarter of the payload becomes zeros."""
+    start = mp4.index(b"mdat") + 4
+    length = int.from_bytes(mp4[start - 8 : start - 4], "big") - 8
+    keep = start + length * 3 // 4
+    return mp4[:keep] + bytes(start + length - keep) + mp4[start + length :]

@@ -75,11 +75,11 @@ def ended(process_id: int) -> bool:
 
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "TIFF", "AVIF"])
-def test_pixels_are_those_of_a_thread(children, name):
+def test_pixels_are_those_of_a_thread(name):
     """A child gives the pixels that decoding in this process gives."""
     content, header = headed(saved(noise(37, 53), name))
     expected = InThreads(MediaConfig()).picture(content, header)
-    actual = decoder_of(children).picture(content, header)
+    actual = decoder_of(shared_children()).picture(content, header)
     assert np.array_equal(expected, actual)
     assert actual.flags.writeable
 
@@ -97,10 +97,10 @@ def test_headers_come_from_children_only_for_formats_that_need_a_library():
     assert asked == ["TIFF", "AVIF"]
 
 
-def test_clips_are_read_by_children(children):
+def test_clips_are_read_by_children():
     """Header and frames of a clip are those that reading it in this process gives."""
     content = clip_of(brightening(10))
-    decoder, config = decoder_of(children), MediaConfig()
+    decoder, config = decoder_of(shared_children()), MediaConfig()
     clip = decoder.clip(content)
     assert clip == probe_clip(content, config)
     here = dict(_frames(InThreads(config), content, clip, (1, 4, 9)))
@@ -116,10 +116,10 @@ def _frames(decoder, content, clip, numbers):
         yield number, pixels
 
 
-def test_wishes_join_a_pass_while_it_waits_for_a_frame(children):
+def test_wishes_join_a_pass_while_it_waits_for_a_frame():
     """A number added while the child decodes is served by the same pass."""
     content = clip_of(brightening(40), options={"g": "100", "preset": "ultrafast"})
-    decoder = decoder_of(children)
+    decoder = decoder_of(shared_children())
     clip = decoder.clip(content)
     wishes, seen = Wishes([1]), []
     for number, _ in decoder.frames(content, clip, wishes):

@@ -171,9 +171,6 @@ def test_animated_png_may_be_damaged_beyond_its_default_picture():
     assert np.array_equal(flat(4, 4, RED), shown(plain[:at] + odd + plain[at:]))
 
 
-HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(64)
-
-
 @pytest.mark.parametrize(
     ("content", "name"),
     [
@@ -181,7 +178,7 @@ HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(64)
         (b'<?xml version="1.0"?><svg/>', "SVG"),
         (b"%PDF-1.7\n%\xe2\xe3", "PDF"),
         (b"just some words", "text"),
-        (HEIC, "HEIC"),
+        (b"\0\0\1\0\1\0", "ICO"),
         (b"\0\0\0\x18ftypisom\0\0\0\0mp41isom" + bytes(64), "MP4 video"),
     ],
 )

@@ -1,5 +1,6 @@
 """The media plane: header first, pixels on demand, once for all who ask."""
 
+import base64
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,10 +29,12 @@ from mmserve.core import (
     FramesSource,
     ImagePart,
     MediaRefused,
+    UrlSource,
     VideoPart,
 )
 from mmserve.vision import MediaCounters
 from mmserve.vision import plane as plane_module
+from mmserve.vision import sources as sources_module
 from mmserve.vision.facts import RecentFacts
 
 
@@ -362,3 +365,29 @@ def test_memory_of_headers_is_bounded():
     get(b"huge", 11)
     get(b"huge", 11)
     assert worked[-2:] == [b"huge", b"huge"]
+
+
+def test_a_data_address_is_read_from_base64_once(gated, monkeypatch):
+    """A text seen before is known without its bytes; its pixels still need them."""
+    plane, _ = gated
+    url = "data:image/png;base64," + base64.b64encode(saved(noise(6, 5))).decode()
+    read = []
+    original = sources_module.read_data_url
+    monkeypatch.setattr(
+        sources_module, "read_data_url", lambda *args: read.append(1) or original(*args)
+    )
+    first, second, third = (resolved(plane, ImagePart(UrlSource(url))) for _ in range(3))
+    assert len(read) == 1
+    assert first[0].digest == second[0].digest == resolved(plane, picture())[0].digest
+    assert len(second[0].origin.contents[0]) == len(third[0].origin.contents[0])
+    for items in (first, second):
+        assert np.array_equal(noise(6, 5), pixels_of(plane, items)[0])
+    assert len(read) == 3
+
+
+def test_damaged_data_addresses_are_not_remembered(gated):
+    """A text that could not be read is refused each time."""
+    plane, _ = gated
+    for _ in range(2):
+        with pytest.raises(MediaRefused, match="base64"):
+            resolved(plane, ImagePart(UrlSource("data:;base64,*")))

@@ -3,10 +3,11 @@
 from fractions import Fraction
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmserve.core import BytesSource, MediaConfig, VideoPart
+from mmserve.core import BadRequest, BytesSource, MediaConfig, VideoPart
 from mmserve.vision.sampling import FrameTimes, choose_frames, spread
 
 MANY = MediaConfig(max_video_frames=10_000)
@@ -115,3 +116,66 @@ def test_window_between_grid_points_takes_what_is_shown():
 def test_spread_of_one_is_the_middle():
     """One of many is the middle one."""
     assert spread(range(5), 1) == [2]
+
+
+_points = st.lists(st.integers(0, 400), min_size=1, max_size=12)
+
+
+@given(gaps=_gaps, tick_s=_tick, points=_points)
+@settings(max_examples=60, deadline=None)
+def test_times_take_the_frame_shown_at_each(gaps, tick_s, points):
+    """With `times_s`, exactly the frames on screen at these times are taken, each once."""
+    times = times_of(gaps, tick_s)
+    seconds = tuple(float(times.duration) * point / 401 for point in points)
+    expected = sorted({shown_at(times, Fraction(repr(value))) for value in seconds})
+    assert choose_frames(times, VideoPart(SOURCE, times_s=seconds), MANY) == tuple(expected)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"times_s": (4.0,)}, "times_s = 4.0, allowed is less than the clip's 4 s"),
+        ({"times_s": (-0.5,)}, "times_s = -0.5, allowed is 0 or more"),
+        ({"times_s": (float("nan"),)}, "times_s = nan"),
+        ({"times_s": ()}, "at least one time"),
+        ({"times_s": (1.0,), "num_frames": 2}, "no num_frames"),
+        ({"times_s": (1.0,), "fps": 2.0}, "no num_frames, fps"),
+        ({"times_s": (1.0,), "start_s": 0.0}, "no num_frames, fps, window"),
+        ({"times_s": (1.0,), "key_frames": True}, "key_frames beside it"),
+        ({"fps": 1.0, "key_frames": True}, "fps = 1.0, allowed is none with key_frames"),
+        ({"times_s": (0.0, 1.0, 2.0, 3.0)}, "would give 4 frames, the limit is 3"),
+    ],
+)
+def test_wishes_without_meaning_are_refused(wishes, words):
+    """Times behind the end, too many, and wishes that contradict each other are refused."""
+    config = MediaConfig(max_video_frames=3)
+    with pytest.raises(BadRequest) as caught:
+        choose_frames(times_of([1] * 4, Fraction(1)), VideoPart(SOURCE, **wishes), config)
+    assert words in caught.value.message
+    assert caught.value.param == (
+        "fps" if "fps" in wishes and "times_s" not in wishes else "times_s"
+    )
+
+
+def keys(**wishes) -> tuple[int, ...]:
+    """Key frames taken of ten frames, one a second, of which 0, 4, 5 and 8 are stored whole."""
+    part = VideoPart(SOURCE, key_frames=True, **wishes)
+    return choose_frames(times_of([1] * 10, Fraction(1)), part, MANY, (0, 4, 5, 8))
+
+
+def test_key_frames_are_taken_alone():
+    """With `key_frames`, frames stored whole are taken, thinned evenly if fewer are wanted."""
+    assert keys() == (0, 4, 5, 8)
+    assert keys(num_frames=2) == (0, 8)
+    assert keys(start_s=4.0, end_s=8.0) == (4, 5)
+
+
+def test_window_without_a_key_frame_gives_the_one_before():
+    """A window that shows no key frame gives the last one before it."""
+    assert keys(start_s=6.0, end_s=7.5) == (5,)
+
+
+def test_every_picture_of_a_row_is_stored_whole():
+    """Frames given as pictures are all key frames."""
+    part = VideoPart(SOURCE, 10, key_frames=True)
+    assert choose_frames(times_of([1] * 5, Fraction(1)), part, MANY) == (0, 1, 2, 3, 4)

@@ -12,7 +12,8 @@ from tokenizers import AddedToken, Tokenizer
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
 from support.checkpoints import _root, _save, tiny_tokenizer
-from support.proof import PICTURE_CASES, TEXT_CASES, Family
+from support.families.pixtral import frames_as_pictures
+from support.proof import CLIP_CASES, PICTURE_CASES, TEXT_CASES, Case, Family, picture
 
 TOKENS = {
     "boi_token": "<start_of_image>",
@@ -108,5 +109,20 @@ def tiny_gemma3(*, seed: int = 4, window: int = 8) -> Path:
     return directory
 
 
-FAMILY = Family("gemma3", tiny_gemma3, (*TEXT_CASES, *PICTURE_CASES))
+FAMILY = Family(
+    "gemma3",
+    tiny_gemma3,
+    (*TEXT_CASES, *PICTURE_CASES, *CLIP_CASES),
+    inputs=frames_as_pictures,
+)
 """Gemma 3 through the engine against transformers."""
+
+SHARED = Family(
+    "gemma3-shared",
+    tiny_gemma3,
+    tuple(
+        Case(text, (("user", (picture(7, 90, 70), text)),))
+        for text in ("What is it?", "Which colours has it?", "What lies beside the cube there?")
+    ),
+)
+"""Questions about one picture."""

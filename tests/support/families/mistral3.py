@@ -8,8 +8,13 @@ import torch
 import transformers
 
 from support.checkpoints import _root, _text_config
-from support.families.pixtral import save_with_processor, tokenizer_with_words, tower_config
-from support.proof import PICTURE_CASES, TEXT_CASES, Family
+from support.families.pixtral import (
+    frames_as_pictures,
+    save_with_processor,
+    tokenizer_with_words,
+    tower_config,
+)
+from support.proof import CLIP_CASES, PICTURE_CASES, TEXT_CASES, Family
 
 
 @functools.cache
@@ -30,5 +35,10 @@ def tiny_mistral3(*, seed: int = 3) -> Path:
     return directory
 
 
-FAMILY = Family("mistral3", tiny_mistral3, (*TEXT_CASES, *PICTURE_CASES))
+FAMILY = Family(
+    "mistral3",
+    tiny_mistral3,
+    (*TEXT_CASES, *PICTURE_CASES, *CLIP_CASES),
+    inputs=frames_as_pictures,
+)
 """Mistral 3 through the engine against transformers."""

@@ -2,7 +2,8 @@
 
 import functools
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from PIL import Image
 from tokenizers import AddedToken
 from transformers.image_utils import ChannelDimension
 from transformers.models.pixtral.image_processing_pil_pixtral import (
@@ -21,7 +23,16 @@ from mmserve.models import Checkpoint, build_model, read_config
 from mmserve.vision.families import load_processor
 from mmserve.vision.processor import Bounds, Processor
 from support.checkpoints import _root, _save, _text_config, tiny_tokenizer
-from support.proof import PICTURE_CASES, TEXT_CASES, Family, picture
+from support.proof import (
+    CLIP_CASES,
+    PICTURE_CASES,
+    TEXT_CASES,
+    Case,
+    Clip,
+    Family,
+    picture,
+    plain_inputs,
+)
 
 WORDS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
 CHAT_TEMPLATE = (
@@ -90,8 +101,20 @@ def tiny_pixtral(*, seed: int = 3) -> Path:
     return directory
 
 
-FAMILY = Family("pixtral", tiny_pixtral, (*TEXT_CASES, *PICTURE_CASES))
-"""Pixtral through the engine against transformers."""
+def frames_as_pictures(processor: Any, case: Case) -> Mapping[str, Any]:
+    """Transformers' inputs of a case whose clips are labels and pictures."""
+    turns = tuple((role, tuple(_stills(parts))) for role, parts in case.turns)
+    return plain_inputs(processor, replace(case, turns=turns))
+
+
+def _stills(parts: tuple[Any, ...]) -> Iterator[Any]:
+    for part in parts:
+        if not isinstance(part, Clip):
+            yield part
+            continue
+        for number, frame in enumerate(part.frames, start=1):
+            yield f"frame {number}:"
+            yield frame
 
 
 def processor_of(directory: Path) -> Processor:
@@ -142,7 +165,9 @@ def check_inputs(directory: Path, reference: Any) -> None:
     unit = reference.patch_size * reference.spatial_merge_size
     for width, height in ((96, 96), (131, 47), (33, 90), (8, 7), (400, 20), (95, 200)):
         pixels = picture(width, width, height)
-        expected = reference.image_processor(pixels, patch_size=unit, return_tensors="np")
+        expected = reference.image_processor(
+            Image.fromarray(pixels), patch_size=unit, return_tensors="np"
+        )
         recipe = ours.picture(width, height, Bounds()).recipe
         found = ours.inputs([pixels], recipe)["pixel_values"]
         np.testing.assert_array_equal(found, expected["pixel_values"][0])
@@ -163,3 +188,12 @@ def check_eyes(directory: Path) -> None:
     for one, among in zip(alone, together, strict=True):
         assert one.shape == among.shape
         torch.testing.assert_close(one, among, atol=1e-5, rtol=0)
+
+
+FAMILY = Family(
+    "pixtral",
+    tiny_pixtral,
+    (*TEXT_CASES, *PICTURE_CASES, *CLIP_CASES),
+    inputs=frames_as_pictures,
+)
+"""Pixtral through the engine against transformers."""

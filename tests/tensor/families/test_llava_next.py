@@ -194,7 +194,6 @@ def test_bounds_choose_among_canvases() -> None:
         ({"crop_size": 224}, {}, ModelRefused),
         ({"image_grid_pinpoints": PINPOINTS[:2]}, {}, ModelRefused),
         ({}, {"image_grid_pinpoints": [[336, 700]]}, UnsupportedModel),
-        ({}, {"vision_feature_select_strategy": "full"}, UnsupportedModel),
         ({"image_processor_type": "CLIPImageProcessor"}, {}, UnsupportedModel),
     ],
 )

@@ -1,6 +1,7 @@
 """LLaVA-OneVision against transformers."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from support.families.llava_onevision import (
     tiny_llava_onevision,
     tokenizer_with_video,
 )
-from support.proof import Proof, check_goldens, picture
+from support.proof import Case, Clip, Proof, check_goldens, picture
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
     LlavaOnevisionImageProcessorPil,
 )
@@ -61,6 +62,19 @@ def test_features_of_clips() -> None:
     torch.testing.assert_close(torch.cat(found), expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(torch.cat(found), torch.cat(alone), atol=1e-5, rtol=0)
     assert [len(one) for one in found] == [plan.layout.num_features for plan in plans]
+
+
+def test_windows_encode_each_frame_once() -> None:
+    """Three windows over a clip encode its five frames, and one newline for all."""
+    proof = Proof(replace(FAMILY, num_tokens=2))
+    frames = tuple(picture(seed, 72, 56) for seed in range(5))
+    windows = [
+        Case(f"{first}", (("user", (Clip(frames[first : first + 3], 2.0), "And now?")),))
+        for first in range(3)
+    ]
+    with proof.engine() as engine:
+        proof.read(engine, windows)
+        assert engine.counters()["encoded_items_total"] == 6
 
 
 def test_pictures_frames_and_newlines_together() -> None:

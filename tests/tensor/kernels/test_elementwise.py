@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmserve.kernels import Linear, activation, rms_norm, rotary, silu_and_mul
+from mmserve.kernels import (
+    Linear,
+    activation,
+    gelu_and_mul,
+    rms_norm,
+    rotary,
+    silu_and_mul,
+)
 
 
 def test_rms_norm_divides_by_the_root_mean_square() -> None:
@@ -22,6 +29,34 @@ def test_silu_and_mul_gates_the_second_half_by_the_first() -> None:
     gate, up = torch.randn(3, 7), torch.randn(3, 7)
     expected = gate * torch.sigmoid(gate) * up
     torch.testing.assert_close(silu_and_mul(torch.cat([gate, up], dim=-1)), expected)
+
+
+def test_a_wide_gain_is_applied_before_rounding() -> None:
+    """A float32 gain of half-precision states multiplies what is not rounded yet."""
+    torch.manual_seed(3)
+    hidden, weight = torch.randn(5, 8).bfloat16(), torch.randn(8)
+    wide = hidden.float()
+    expected = wide * (wide.pow(2).mean(-1, keepdim=True) + 1e-3).rsqrt() * weight
+    assert torch.equal(rms_norm(hidden, weight, 1e-3), expected.bfloat16())
+
+
+def test_gelu_and_mul_gates_the_second_half_by_the_first() -> None:
+    """[T, 2 F] becomes gelu(first F) * second F, by the tanh approximation."""
+    torch.manual_seed(4)
+    gate, up = torch.randn(3, 6), torch.randn(3, 6)
+    expected = activation("gelu_pytorch_tanh", gate) * up
+    torch.testing.assert_close(gelu_and_mul(torch.cat([gate, up], dim=-1)), expected)
+
+
+def test_rotary_leaves_what_has_no_angle() -> None:
+    """With angles for fewer pairs, the first dimensions turn and the others stay."""
+    torch.manual_seed(5)
+    states, angles = torch.randn(4, 3, 10), torch.randn(4, 3)
+    turned = rotary(states, angles.cos(), angles.sin())
+    assert torch.equal(turned[..., 6:], states[..., 6:])
+    torch.testing.assert_close(
+        turned[..., :6], rotary(states[..., :6], angles.cos(), angles.sin())
+    )
 
 
 def test_rotary_turns_pairs_as_complex_numbers() -> None:

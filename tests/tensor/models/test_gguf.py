@@ -143,7 +143,6 @@ _FILES = {
             ("attention.sliding_window", 40),
         ),
     ),
-    "gemma": _Tiny((("tie_word_embeddings", True),), norm_offset=1.0),
     "gemma2": _Tiny(
         (
             ("sliding_window", 16),
@@ -303,5 +302,7 @@ def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     path = tmp_path / "model.gguf"
     _finish(gguf.GGUFWriter(path, "mamba"))
-    with pytest.raises(UnsupportedModel, match=r"'mamba'.*llama, qwen2, qwen3, phi3, gemma"):
+    with pytest.raises(
+        UnsupportedModel, match=r"'mamba'.*llama, qwen2, qwen3, phi3, gemma2, gemma3"
+    ):
         load(path)

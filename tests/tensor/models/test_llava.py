@@ -28,6 +28,7 @@ _CASES = {
     "siglip-last-rest": lambda: tiny_llava("siglip", layer=-1, strategy="full", image_size=50),
     "siglip-default": lambda: tiny_llava("siglip", layer=-1, strategy="default"),
     "qwen2": lambda: tiny_llava("clip", image_size=32, patch_size=8, family="qwen2"),
+    "bakllava": lambda: tiny_llava(family="mistral"),
 }
 
 

@@ -145,7 +145,7 @@ def test_a_text_config_has_the_arithmetic_of_its_family(word: str, same: str) ->
 
 def test_sections_turn_by_axes() -> None:
     """Rotary sections name the axis of each pair: in runs, or in turns."""
-    sections = {"type": "mrope", "mrope_section": [3, 2, 2]}
+    sections = {"type": "mrope", "mrope_section": [4, 2, 2]}
     config = {**read_config(tiny_llama()), "model_type": "qwen2_vl", "rope_parameters": None}
     runs = DecoderConfig.parse({**config, "rope_scaling": sections})
     turns = DecoderConfig.parse(
@@ -153,8 +153,15 @@ def test_sections_turn_by_axes() -> None:
     )
     assert runs.ropes[0] is not None
     assert turns.ropes[0] is not None
-    assert runs.ropes[0].axes == (0, 0, 0, 1, 1, 2, 2)
-    assert turns.ropes[0].axes == (0, 1, 2, 0, 1, 2, 0)
+    assert runs.ropes[0].axes == (0, 0, 0, 0, 1, 1, 2, 2)
+    assert turns.ropes[0].axes == (0, 1, 2, 0, 1, 2, 0, 0)
+
+
+def test_yarn_reaches_as_far_as_its_factor_says() -> None:
+    """A checkpoint that was given YaRN alone keeps its first length in config.json."""
+    spec = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    config = {"model_type": "qwen2", "max_position_embeddings": 32768, "rope_scaling": spec}
+    assert DecoderConfig.parse(config).max_positions == 131072
 
 
 @pytest.mark.parametrize(("context_length", "factors"), [(64, (2.0,)), (65, (3.0,))])
@@ -165,6 +172,7 @@ def test_longrope_is_long_where_contexts_may_be(
     spec = {"rope_type": "longrope", "short_factor": [2.0], "long_factor": [3.0]}
     config = {
         "model_type": "phi3",
+        "head_dim": 2,
         "max_position_embeddings": 512,
         "original_max_position_embeddings": 64,
         "rope_scaling": spec,
