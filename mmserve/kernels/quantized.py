@@ -20,8 +20,8 @@ bit alone and among others.
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -126,7 +126,7 @@ def _blocks(
     steps = np.where(scales > 0, scales, 1)[..., None]
     codes = (np.rint(blocks / steps) + top + 1).astype(np.uint8)
     if bits == 4:
-        codes = codes[..., 0::2] | codes[..., 1::2] << 4
+        codes = codes[..., 0::2] + 16 * codes[..., 1::2]
     return codes, scales.reshape(-1)
 
 
@@ -167,7 +167,7 @@ def _session(
 
 
 @functools.cache
-def _runtime() -> ModuleType:
+def _runtime() -> Any:  # noqa: ANN401 - as above
     """onnxruntime, with one pool of as many threads as torch has for all sessions."""
     ort = _import("onnxruntime", "onnxruntime", "quant")
     try:
@@ -177,9 +177,9 @@ def _runtime() -> ModuleType:
     return ort
 
 
-def _import(name: str, package: str, extra: str) -> ModuleType:
+def _import(name: str, package: str, extra: str) -> Any:  # noqa: ANN401 - an optional package
     try:
-        return __import__(name, fromlist=["*"])
+        return importlib.import_module(name)
     except ImportError as error:
         raise MissingExtra(
             f"weights of 8 or 4 bits need the package {package!r}, which is not installed",

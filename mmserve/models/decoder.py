@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader knows
 from torch import Tensor
 
-from mmserve.kernels import Linear, gelu_and_mul, rms_norm, rotary, silu_and_mul
+from mmserve.kernels import gelu_and_mul, rms_norm, rotary, silu_and_mul
 from mmserve.models.config import DecoderConfig
 from mmserve.models.ports import Attention, DecoderShape
 from mmserve.models.rope import RopeConfig, rope_frequencies
@@ -71,7 +71,7 @@ class Decoder:
         ]
         self._norm = _gain(config, weights, "text.norm", config.hidden_size)
         if config.is_tied and not weights.has("lm_head.weight"):
-            self._head: Product = Linear(table)
+            self._head = weights.product(table)
         else:
             names, sizes = ["lm_head"], [config.vocab_size]
             self._head = weights.linear(names, sizes, config.hidden_size, has_bias=False)

@@ -171,9 +171,17 @@ class Weights:
             parts = zip(names, outputs, strict=True)
             bias = [self.take(f"{name}.bias", (size,)) for name, size in parts]
         whole, shift = _cat(weight), _cat(bias) if bias else None
-        if self._bits is not None and names[0].startswith(("text.", "lm_head")):
-            return QuantizedLinear(whole, shift, bits=self._bits, activation=activation)
+        if names[0].startswith(("text.", "lm_head")):
+            return self.product(whole, shift, activation=activation)
         return Linear(whole, shift, activation=activation)
+
+    def product(
+        self, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
+    ) -> Product:
+        """A matrix of the decoder, in as many bits as its matrices are to have. Pure."""
+        if self._bits is None:
+            return Linear(weight, bias, activation=activation)
+        return QuantizedLinear(weight, bias, bits=self._bits, activation=activation)
 
     def finish(self, *, ignored: Sequence[str] = ()) -> None:
         """Raise WeightMismatch if a tensor is left that no ignored prefix covers. Pure."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmserve.core import Aborted, Broken, MmserveError
-from mmserve.vision.children.decoders import Decoder
+from mmserve.vision.children.port import Decoder
 from mmserve.vision.items import ClipFrame, MediaItem, PictureFile
 from mmserve.vision.processor import Inputs, Processor, Recipe
 from mmserve.vision.refusal import MediaKind, named, refused

@@ -78,9 +78,9 @@ def _stand_ins_covered(content: bytes, clip: ClipHeader, next_wanted: _NextWante
     """Wanted frames that come in a pass; those that do not, each from what it covers alone."""
     came: set[int] = set()
     for number, frame in walk(content, clip):
-        came.add(number)
-        if next_wanted(number) == number:
+        if number not in came and next_wanted(number) == number:
             yield number, rgb(frame, clip)
+        came.add(number)
         if next_wanted(0) is None:
             return
     position = 0

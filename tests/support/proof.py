@@ -3,7 +3,7 @@
 A family gives a tiny seeded checkpoint and how transformers reads a case; everything else is
 the same for all: cases, engines (whole, in pieces, together, alone, cold, warm), goldens.
 
-    python -m support.proof FAMILY     (from tests/) writes the goldens of a file's families anew
+    python -m support.proof FAMILY     (from tests/) writes a file's goldens anew
 """
 
 from __future__ import annotations

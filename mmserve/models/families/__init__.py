@@ -28,7 +28,7 @@ __all__ = ["FAMILIES"]
 def _build_llava(checkpoint: Checkpoint) -> Model:
     """LLaVA, or Pixtral, which transformers writes as a LLaVA with its tower."""
     tower = (checkpoint.config.get("vision_config") or {}).get("model_type")
-    return (mistral3 if tower == "pixtral" else llava).build(checkpoint)
+    return mistral3.build(checkpoint) if tower == "pixtral" else llava.build(checkpoint)
 
 
 FAMILIES: Mapping[str, Callable[[Checkpoint], Model]] = {

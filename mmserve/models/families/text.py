@@ -12,9 +12,7 @@ __all__ = ["build"]
 
 def build(checkpoint: Checkpoint) -> Model:
     """The decoder alone. Raises UnsupportedModel, WeightMismatch."""
-    config = DecoderConfig.parse(
-        checkpoint.config, context_length=checkpoint.context_length
-    )
+    config = DecoderConfig.parse(checkpoint.config, context_length=checkpoint.context_length)
     weights = checkpoint.weights()
     decoder = Decoder(config, weights)
     weights.finish()

@@ -1,6 +1,6 @@
 """Our attention as an attention function of transformers, and what its modules ask of it.
 
-    decoder(..., mmserve=hook) -> each layer -> _attend(module, q, k, v, mask) -> hook -> Attention
+    decoder(..., mmserve=hook) -> each layer -> _attend(module, q, k, v, mask) -> hook
 
 The step's hook travels through the call's keywords, so nothing is global but two names: under
 "mmserve" transformers builds no mask, because the step knows who sees whom; under

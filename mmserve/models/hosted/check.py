@@ -1,7 +1,7 @@
 """The check that decides at load whether a hosted model is served: ours against its own.
 
-    ids ----> transformers, eager attention, whole ----> log-probabilities
-       '----> our decoder, uneven pieces, two sequences in a step, KV kept ----> the same?
+ids ----> transformers, eager attention, whole ----> log-probabilities
+   '----> our decoder, uneven pieces, two sequences in a step, KV kept ----> the same?
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class _PlainAttention:
         parts = zip(self._rows, keys.split(counts), values.split(counts), strict=True)
         for (sequence, _), *new in parts:
             old = self._kept.get((layer, sequence))
-            both = new if old is None else [torch.cat(pair) for pair in zip(old, new, strict=True)]
+            both = (
+                new if old is None else [torch.cat(pair) for pair in zip(old, new, strict=True)]
+            )
             self._kept[layer, sequence] = (both[0], both[1])
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
@@ -134,8 +136,11 @@ def check_pictures(
 def _random_texts(model: Any, vocab_size: int) -> Tensor:  # noqa: ANN401 - of transformers
     """Two texts int64 [2, n] without tokens that mean more than a word."""
     config = decoder_of(model).config
-    both = {**config.to_dict(), **model.config.to_dict()}
-    special = {value for name, value in both.items() if name.endswith(("_id", "_index"))}
+    special: set[int] = set()
+    for name, value in (*config.to_dict().items(), *model.config.to_dict().items()):
+        if name.endswith(("_id", "_ids", "_index")):
+            named = value if isinstance(value, list) else [value]
+            special.update(one for one in named if isinstance(one, int))
     usual = [i for i in range(min(vocab_size, config.vocab_size)) if i not in special]
     drawn = torch.randperm(len(usual), generator=torch.Generator().manual_seed(0))
     places = drawn.repeat(-(-2 * _NUM_TOKENS // len(drawn)))[: 2 * _NUM_TOKENS]

@@ -6,6 +6,7 @@ sees is loaded; the decoder is somebody else's.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -70,8 +71,9 @@ def _load_eyes(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - a class of tran
     text.num_hidden_layers = 0
     if getattr(text, "layer_types", None) is not None:
         text.layer_types = []
+    auto: Any = AutoModelForImageTextToText
     with quiet_loading():
-        model, report = AutoModelForImageTextToText.from_pretrained(
+        model, report = auto.from_pretrained(
             checkpoint.path, config=config, dtype=checkpoint.dtype, output_loading_info=True
         )
     missing = sorted(report["missing_keys"])
@@ -87,14 +89,16 @@ def _load_eyes(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - a class of tran
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """No bars and no warnings of transformers inside. Changes: its verbosity, for that time."""
+    """No bars and no warnings inside. Changes: transformers' verbosity, for that time."""
     from transformers.utils import logging  # noqa: PLC0415 - heavy
 
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if has_bars:

@@ -1,14 +1,15 @@
 """A decoder made of transformers' modules, with attention over our KV store.
 
-    embeddings [T, E] -> transformers' decoder, one batch row [1, T, E] -> outputs -> its own head
+    embeddings [T, E] -> transformers' decoder, a batch row [1, T, E] -> outputs -> its head
                                '- attention function -> step's Attention
 
 All tokens of a step are one row of transformers' batch: everything but attention treats each
 token by itself, and positions say where each one stands.
 
-Beside the lean decoder a step of a small Llama (8 layers of 512) costs about
-1.1 times as much for 256 tokens and 1.5 times for one, on one thread: transformers' modules do
-not fuse their products, and the last layer computes what nobody wants.
+Beside the lean decoder a step of a small Llama (8 layers of 512, one thread, AVX2) takes 1.3
+times the processor time for 256 tokens of a prompt, 1.15 times for one row and 1.4 times for
+eight: transformers' modules do not fuse their products, and the last layer computes what nobody
+wants.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Any model that transformers can build: its modules, our attention, or a refusal that says why.
+"""Any model that transformers can build: its modules with our attention, or the reason why not.
 
     config.json -> can it be? -> load -> probe layers -> check against itself -> Model
 
@@ -21,7 +21,7 @@ from mmserve.models.config import refuse
 from mmserve.models.hosted.check import check_pictures, check_text
 from mmserve.models.hosted.eyes import Features, HostedEyes, quiet_loading
 from mmserve.models.hosted.features import features_alone, features_together
-from mmserve.models.hosted.language import HostedDecoder, decoder_of
+from mmserve.models.hosted.language import HostedDecoder
 from mmserve.models.ports import Model
 from mmserve.models.weights import weight_files
 
@@ -51,7 +51,8 @@ def build_hosted(checkpoint: Checkpoint) -> Model:
     """
     weight_files(checkpoint.path)
     try:
-        return _build(checkpoint)
+        with quiet_loading():
+            return _build(checkpoint)
     except MmserveError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a class of transformers raises
@@ -124,16 +125,15 @@ def _load(checkpoint: Checkpoint, config: Any) -> Any:  # noqa: ANN401 - classes
     auto: Any = AutoModelForCausalLM
     if _sees(checkpoint.family):
         auto = AutoModelForImageTextToText
-    with quiet_loading():
-        model, report = auto.from_pretrained(
-            checkpoint.path,
-            config=config,
-            dtype=checkpoint.dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
+    model, report = auto.from_pretrained(
+        checkpoint.path,
+        config=config,
+        dtype=checkpoint.dtype,
+        use_safetensors=True,
+        trust_remote_code=False,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
     for name in sorted(report["missing_keys"]):
         message = f"tensor {name!r} is missing"
         raise WeightMismatch(message, name=name, want=None, got=None)
@@ -156,10 +156,8 @@ def _checked_inputs(checkpoint: Checkpoint, seed: int) -> dict[str, Tensor]:
     """A prompt of one picture of random colours, as the checkpoint's processor makes it."""
     from transformers import AutoProcessor  # noqa: PLC0415 - heavy
 
-    with quiet_loading():
-        processor = AutoProcessor.from_pretrained(
-            checkpoint.path, backend="pil", trust_remote_code=False
-        )
+    auto: Any = AutoProcessor
+    processor = auto.from_pretrained(checkpoint.path, backend="pil", trust_remote_code=False)
     random = np.random.default_rng(seed)
     pixels = random.integers(0, 256, (*_CHECKED_SIZE, 3), dtype=np.uint8)
     made = processor(images=[pixels], text=[processor.image_token], return_tensors="pt")

@@ -8,7 +8,7 @@ A pass over a clip, wishes joining while it runs:
     took 1, numbers added          ->
                                    <-   at position                   (every second)
     numbers added                  ->
-                                   <-   idle position                 (nothing wanted from it on)
+                                   <-   idle position                 (no wish from there on)
     numbers added, is_answer       ->                                 (may be none)
                                    <-   is_done
 """

@@ -34,7 +34,7 @@ class Line:
     """One end of the socket; used by one thread at a time.
 
     Args:
-        end: a connected stream socket; closed by `close`.
+        end: a connected stream socket; the caller's to close.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -78,10 +78,6 @@ class Line:
     def has_message(self) -> bool:
         """Whether `receive` would not wait. Pure."""
         return b"\n" in self._rest or bool(self._poll.poll(0))
-
-    def close(self) -> None:
-        """Close this end. Idempotent."""
-        self._socket.close()
 
     def _wait(self, until: float | None, wake: int | None) -> bool:
         """Wait for the socket; False if `wake` was ready and the socket not."""

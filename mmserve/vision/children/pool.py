@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mmserve.core import MediaRefused
+from mmserve.core import Broken, MediaRefused
 from mmserve.vision.children.process import Child
 
 __all__ = ["Children", "ChildrenCounters", "shared_children"]
 
+_LOG = logging.getLogger(__name__)
 _MOST_JOBS = 2000
 
 
@@ -52,18 +54,25 @@ class Children:
             self._num_kept = max(self._num_kept, num_kept)
 
     def warm(self) -> None:
-        """Start a child, if there is none at all, so that a job to come need not wait."""
+        """Start a child, if there is none at all, so that a job to come need not wait.
+
+        One that does not start is noted in the log; the job will tell.
+        """
         with self._lock:
-            if not self._waiting and not self._num_lent:
+            if self._waiting or self._num_lent:
+                return
+            try:
                 self._waiting.append(self._started())
+            except Broken as error:
+                _LOG.error("%s", error)
 
     @contextmanager
-    def lent(self) -> Iterator[Child]:
-        """A child for one job; it comes back sound, or is ended.
+    def lent(self, *, is_fresh: bool = False) -> Iterator[Child]:
+        """A child for one job, new if asked for; it comes back sound, or is ended.
 
         Any exception but a refusal may have left it in the middle of its job.
         """
-        child = self._take()
+        child = self._take(is_fresh=is_fresh)
         try:
             yield child
         except MediaRefused:
@@ -98,11 +107,11 @@ class Children:
         self._waiting = []
         self._num_started = self._num_lost = self._num_lent = 0
 
-    def _take(self) -> Child:
+    def _take(self, *, is_fresh: bool) -> Child:
         ended: list[Child] = []
         with self._lock:
             child = None
-            while self._waiting and child is None:
+            while self._waiting and child is None and not is_fresh:
                 candidate = self._waiting.pop()
                 if candidate.is_alive():
                     child = candidate
@@ -134,7 +143,8 @@ class Children:
 
 _SHARED = Children()
 atexit.register(_SHARED.close)
-os.register_at_fork(after_in_child=_SHARED.forget)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_SHARED.forget)
 
 
 def shared_children() -> Children:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
@@ -25,7 +26,7 @@ from mmserve.core import Broken, MediaRefused, child_environment
 from mmserve.vision.children.line import Line, Message
 from mmserve.vision.refusal import refused
 
-__all__ = ["Child", "Limits", "can_start"]
+__all__ = ["Child", "Limits", "can_start", "nonsense"]
 
 _LOG = logging.getLogger("mmserve.vision.children")
 _PROGRAM = Path(__file__).with_name("child.py")
@@ -63,23 +64,21 @@ class Child:
     """
 
     def __init__(self) -> None:
-        self._content, self._pixels = _nameless(), _nameless()
-        ours, theirs = socket.socketpair()
+        try:
+            with ExitStack() as opened:
+                self._content, self._pixels = _nameless(opened), _nameless(opened)
+                ours, theirs = (opened.enter_context(end) for end in socket.socketpair())
+                self._heard, self._bell = (
+                    opened.enter_context(end) for end in socket.socketpair()
+                )
+                self._process = _started(theirs, self._content, self._pixels)
+                theirs.close()
+                self._opened = opened.pop_all()
+        except OSError as error:
+            raise _not_started() from error
         self._line = Line(ours)
-        self._heard, self._bell = socket.socketpair()
         self._heard.settimeout(0)
         self._bell.settimeout(0)
-        descriptors = (theirs.fileno(), self._content, self._pixels)
-        paths = json.dumps([path for path in sys.path if path])
-        words = [sys.executable, "-P", str(_PROGRAM), *map(str, descriptors), paths]
-        with theirs:
-            self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env=child_environment(),
-                pass_fds=descriptors,
-            )
         self._limits = Limits(0, _START_S, _START_S)
         self._spent_s = 0.0
         self._is_ready = False
@@ -163,14 +162,7 @@ class Child:
     def end(self) -> None:
         """End the process, whatever it is doing, and free what belongs to it. Idempotent."""
         self.is_sound = False
-        if self._content < 0:
-            return
-        self._line.close()
-        self._heard.close()
-        self._bell.close()
-        os.close(self._content)
-        os.close(self._pixels)
-        self._content = -1
+        self._opened.close()
         self._process.kill()
         self._process.wait()
 
@@ -181,8 +173,7 @@ class Child:
             message = None
         if not message or "is_ready" not in message:
             self.is_sound = False
-            hint = "isolation='thread' decodes in this process, without its protection"
-            raise Broken("cannot be decoded: a decoder process did not start", hint=hint)
+            raise _not_started()
         self._is_ready = True
 
     def _word(self, *, can_wake: bool) -> Message | None:
@@ -225,18 +216,43 @@ class Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         code = self._process.returncode
-        how = Signals(-code).name if code is not None and code < 0 else f"code {code}"
+        how = next((one.name for one in Signals if one == -(code or 0)), f"code {code}")
         _LOG.warning("a decoder process ended while it decoded (%s)", how)
         message = f"cannot be decoded: the decoder crashed on it ({how})"
-        return refused("undecodable", message, crash=how)
+        before = self.num_jobs - 1
+        return refused("undecodable", message, crash=how, num_jobs_before=before)
 
 
-def _nameless() -> int:
+def nonsense(child: Child) -> MediaRefused:
+    """The refusal of a file over which a child lost its mind. Changes: the child is unsound."""
+    child.is_sound = False
+    return refused("undecodable", "cannot be decoded: the decoder gave something else")
+
+
+def _not_started() -> Broken:
+    hint = "isolation='thread' decodes in this process, without its protection"
+    return Broken("cannot be decoded: a decoder process did not start", hint=hint)
+
+
+def _started(end: socket.socket, content: int, pixels: int) -> subprocess.Popen[bytes]:
+    descriptors = (end.fileno(), content, pixels)
+    paths = json.dumps([path for path in sys.path if path])
+    return subprocess.Popen(
+        [sys.executable, "-P", str(_PROGRAM), *map(str, descriptors), paths],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=child_environment(),
+        pass_fds=descriptors,
+    )
+
+
+def _nameless(opened: ExitStack) -> int:
     """Descriptor of an empty file in memory, or on disk where memory has none."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("mmserve")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+        file = os.memfd_create("mmserve")
+        opened.callback(os.close, file)
+        return file
+    return opened.enter_context(tempfile.TemporaryFile()).fileno()
 
 
 def _write(file: int, content: bytes) -> None:

@@ -63,12 +63,15 @@ def opened_clip(
 
 
 def packets(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
-    """Packets with content, as far as the container can be read; a cut file simply ends."""
+    """Packets with content, as far as the container can be read; a cut file simply ends.
+
+    So does one in which a stream turns up that was not announced: PyAV raises IndexError.
+    """
     source = container.demux(stream)
     while True:
         try:
             packet = next(source)
-        except (StopIteration, av.FFmpegError):
+        except (StopIteration, av.FFmpegError, IndexError):
             return
         if packet.size:
             yield packet

@@ -29,7 +29,9 @@ __all__ = ["PROCESSORS", "load_processor"]
 def _load_llava(directory: Path, config: Mapping[str, Any]) -> Processor:
     """LLaVA's processor, or Pixtral's, which transformers writes as a LLaVA with its tower."""
     tower = (config.get("vision_config") or {}).get("model_type")
-    return (pixtral if tower == "pixtral" else llava_config).load(directory, config)
+    if tower == "pixtral":
+        return pixtral.load(directory, config)
+    return llava_config.load(directory, config)
 
 
 PROCESSORS: Mapping[str, Callable[[Path, Mapping[str, Any]], Processor]] = {

@@ -52,8 +52,10 @@ class HostedProcessor:
     image_token_id: int
     patch_size: int
     fingerprint: bytes
-    _plans: OrderedDict[tuple[int, int], ItemPlan] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _plans: OrderedDict[tuple[int, int], ItemPlan] = field(
+        init=False, repr=False, default_factory=OrderedDict
+    )
+    _lock: threading.Lock = field(init=False, repr=False, default_factory=threading.Lock)
 
     @property
     def style(self) -> MediaStyle:
@@ -69,14 +71,7 @@ class HostedProcessor:
         """
         _check_unbounded(bounds)
         with self._lock:
-            plan = self._plans.get((width, height))
-            if plan is None:
-                plan = self._planned(Image.new("RGB", (width, height)))
-                self._plans[width, height] = plan
-            self._plans.move_to_end((width, height))
-            if len(self._plans) > _MAX_SIZES:
-                self._plans.popitem(last=False)
-        return plan
+            return self._plan(width, height)
 
     def clip(self, frames: Sequence[FrameFacts], bounds: Bounds) -> tuple[ItemPlan, ...]:
         """See `Processor.clip`: every frame is a picture."""
@@ -86,9 +81,15 @@ class HostedProcessor:
         )
 
     def inputs(self, frames: Sequence[NDArray[np.uint8]], recipe: Recipe) -> Inputs:  # noqa: ARG002
-        """What the processor makes of one picture, as a batch of one; see `Processor.inputs`."""
+        """See `Processor.inputs`: what the processor makes of a picture, a batch of one."""
+        height, width = frames[0].shape[:2]
         with self._lock:
             made = self._made(Image.fromarray(frames[0]))
+            planned = self._plan(width, height).layout.num_features
+        num_features = int((made["input_ids"] == self.image_token_id).sum())
+        if num_features != planned:
+            message = f"has {num_features} features, pictures of its size have {planned}"
+            raise refused("unsupported", message)
         return {name: value for name, value in made.items() if name not in _TEXT_NAMES}
 
     def check_layouts(self) -> None:
@@ -115,6 +116,17 @@ class HostedProcessor:
         pieces = self._planned(picture).layout.pieces
         spelled = self.processor.tokenizer.convert_ids_to_tokens(self.image_token_id)
         return "".join(spelled * one if isinstance(one, int) else one for one in pieces)
+
+    def _plan(self, width: int, height: int) -> ItemPlan:
+        """Of a size, kept. Changes: the plans; the lock is held."""
+        plan = self._plans.get((width, height))
+        if plan is None:
+            plan = self._planned(Image.new("RGB", (width, height)))
+            self._plans[width, height] = plan
+        self._plans.move_to_end((width, height))
+        if len(self._plans) > _MAX_SIZES:
+            self._plans.popitem(last=False)
+        return plan
 
     def _planned(self, picture: Image.Image) -> ItemPlan:
         try:
@@ -182,10 +194,10 @@ def _load(directory: Path, config: Mapping[str, Any]) -> HostedProcessor:
     texts = [path.read_text() for name in _FILES if (path := directory / name).is_file()]
     if not texts:
         raise ValueError(f"it has neither {' nor '.join(_FILES)}")
-    processor = transformers.AutoProcessor.from_pretrained(
-        directory, backend="pil", trust_remote_code=False
-    )
-    token = config.get("image_token_id", config.get("image_token_index"))
+    auto: Any = transformers.AutoProcessor
+    processor = auto.from_pretrained(directory, backend="pil", trust_remote_code=False)
+    whole = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    token = getattr(whole, "image_token_id", getattr(whole, "image_token_index", None))
     if not isinstance(token, int) or not getattr(processor, "image_token", None):
         raise ValueError("no token stands for pictures")
     kind = type(processor).__name__

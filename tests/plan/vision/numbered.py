@@ -176,6 +176,15 @@ def _lengthened(mp4: bytes) -> bytes:
     return mp4[:at] + (10 * length).to_bytes(4, "big") + mp4[at + 4 :]
 
 
+def _edited(mp4: bytes) -> Numbered:
+    """An MP4 whose edit list begins in the middle of a group, at frame 5."""
+    at = mp4.index(b"elst") + 16
+    step = 1024
+    begin = int.from_bytes(mp4[at : at + 4], "big") + 5 * step
+    content = mp4[:at] + begin.to_bytes(4, "big") + mp4[at + 4 :]
+    return Numbered(content, tuple(time - Fraction(5, 10) for time in _PLAIN), is_cut=True)
+
+
 @cache
 def clip(name: str) -> Numbered:
     """The clip of that name. Cost: 15 ms the first time."""
@@ -289,6 +298,7 @@ _OTHERS: dict[str, Callable[[], Numbered]] = {
     "raw, reordered": lambda: _raw("libx264", "h264"),
     "raw hevc": lambda: _raw("libx265", "hevc"),
     "long header": lambda: Numbered(_lengthened(clip("groups").content), _PLAIN),
+    "edited": lambda: _edited(clip("groups").content),
     "cut matroska": lambda: _cut("matroska"),
     "cut transport": lambda: _cut("transport", 188),
     "zeroed": lambda: Numbered(zeroed(clip("groups").content), _PLAIN, is_cut=True),

@@ -27,7 +27,8 @@ from plan.vision.making import (
 from mmserve.core import BadRequest, Broken, BytesSource, ImagePart, MediaConfig, MediaRefused
 from mmserve.vision.children import decoders as decoders_module
 from mmserve.vision.children import process as process_module
-from mmserve.vision.children.decoders import InChildren, InThreads, new_decoder
+from mmserve.vision.children.decoders import InThreads, new_decoder
+from mmserve.vision.children.isolated import InChildren
 from mmserve.vision.children.line import Line, packed, unpacked
 from mmserve.vision.children.pool import Children, shared_children
 from mmserve.vision.children.process import Child, Limits
@@ -442,7 +443,7 @@ def test_the_end_of_a_line_is_seen():
     assert line.receive(1) == {"a": 1}
     with pytest.raises(EOFError):
         line.receive(1)
-    line.close()
+    ours.close()
 
 
 def test_wishes_are_sorted_and_told():
@@ -466,3 +467,94 @@ def test_ending_a_child_twice_is_harmless():
     child.end()
     child.end()
     assert not child.is_alive()
+
+
+def dying(monkeypatch, most: int) -> None:
+    """The next `most` children die when they are given a picture or a pass."""
+    give, left = Child.give, [most]
+
+    def fatal(self, job, content, limits, values):
+        if job in ("picture", "frames") and left[0]:
+            left[0] -= 1
+            self._await_start() if not self._is_ready else None
+            os.kill(self.process_id, signal.SIGSTOP)
+            give(self, job, content, limits, values)
+            os.kill(self.process_id, signal.SIGKILL)
+        else:
+            give(self, job, content, limits, values)
+
+    monkeypatch.setattr(Child, "give", fatal)
+
+
+def test_a_file_is_not_blamed_for_a_child_that_others_have_harmed(children, monkeypatch):
+    """A crash in a child that has served other files is tried once more in a fresh one."""
+    decoder, picture = decoder_of(children), headed(saved(noise(6, 5)))
+    decoder.picture(*picture)
+    dying(monkeypatch, 1)
+    assert np.array_equal(noise(6, 5), decoder.picture(*picture))
+    assert (children.counters().num_started, children.counters().num_lost) == (2, 1)
+
+
+def test_a_file_is_blamed_for_the_crash_of_a_fresh_child(children, monkeypatch):
+    """A file under which a child crashes that has seen nothing else is refused."""
+    decoder, picture = decoder_of(children), headed(saved(noise(6, 5)))
+    decoder.picture(*picture)
+    dying(monkeypatch, 9)
+    with pytest.raises(MediaRefused, match="the decoder crashed on it"):
+        decoder.picture(*picture)
+    assert children.counters().num_lost == 2
+    with pytest.raises(MediaRefused, match="the decoder crashed on it"):
+        decoder.picture(*picture)
+    assert children.counters().num_lost == 3
+
+
+def test_a_pass_goes_on_in_a_fresh_child(children, monkeypatch):
+    """Frames that a crashed child still owed come from another."""
+    content = clip_of(brightening(10))
+    decoder = decoder_of(children)
+    clip = decoder.clip(content)
+    dying(monkeypatch, 1)
+    assert [number for number, _ in _frames(decoder, content, clip, (2, 7))] == [2, 7]
+    assert children.counters().num_lost == 1
+
+
+def test_a_machine_without_room_for_a_child_is_our_fault(children, monkeypatch, caplog):
+    """A process that cannot be started is Broken; a hint of work to come only logs it."""
+
+    def no_room(*args, **words):
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(process_module.subprocess, "Popen", no_room)
+    children.warm()
+    assert "did not start" in caplog.text
+    with pytest.raises(Broken, match="did not start"):
+        decoder_of(children).picture(*headed(saved(noise(6, 5))))
+
+
+@pytest.mark.parametrize(
+    ("job", "answer"),
+    [
+        ("header", {"header": 5}),
+        ("clip", {}),
+        ("picture", {"shape": [1, 1, 3]}),
+        ("frames", {"frame": "x", "offset": 0}),
+        ("frames", {"frame": 1, "offset": -1}),
+        ("frames", {"frame": 1, "offset": 1 << 40}),
+        ("frames", {"idle": "x"}),
+    ],
+)
+def test_a_child_that_talks_nonsense_is_not_believed(children, monkeypatch, job, answer):
+    """Answers that make no sense refuse the file and end the child."""
+    content = clip_of(brightening(3))
+    clip = probe_clip(content, MediaConfig())
+    monkeypatch.setattr(Child, "listen", lambda self, **_: answer)
+    decoder = decoder_of(children)
+    jobs = {
+        "header": lambda: decoder.header(content, "TIFF"),
+        "clip": lambda: decoder.clip(content),
+        "picture": lambda: decoder.picture(*headed(saved(noise(6, 5)))),
+        "frames": lambda: next(decoder.frames(content, clip, Wishes([1]))),
+    }
+    with pytest.raises(MediaRefused, match="cannot be decoded"):
+        jobs[job]()
+    assert children.process_ids() == ()

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from plan.vision.numbered import NAMES, TURNS_BACK, clip, number_in
+from plan.vision.numbered import NAMES, TURNS_BACK, clip, encoded, number_in
 
 from mmserve.core import BytesSource, MediaConfig, VideoPart
 from mmserve.vision.clips.pixels import rgb
@@ -71,6 +71,21 @@ def test_wanted_frames_are_those_of_a_whole_pass(name):
         frames = taken(made.content, found, chosen)
         assert tuple(frames) == chosen, label
         assert all(np.array_equal(frames[n], every[n]) for n in chosen), label
+
+
+def test_edited_clip_begins_where_its_list_says():
+    """What an edit list leaves out is neither counted nor shown, though it is decoded."""
+    found = header("edited")
+    frames = taken(clip("edited").content, found, range(len(found.times.ticks)))
+    assert [number_in(pixels) for pixels in frames.values()] == list(range(5, 40))
+
+
+def test_first_of_several_picture_streams_is_taken():
+    """Of several streams of moving pictures the first is the clip."""
+    content = encoded("libx264", "matroska", before=["mjpeg"])
+    found = probe_clip(content, CONFIG)
+    assert (found.codec, len(found.times.ticks)) == ("mjpeg", 1)
+    assert number_in(taken(content, found, [0])[0]) == 255
 
 
 @pytest.mark.parametrize("name", ["one key frame", "slow"])

@@ -12,7 +12,7 @@ from plan.vision.making import flat, hollow_png, noise, png_chunk, saved
 from plan.vision.test_formats import heic
 
 from mmserve.core import MediaConfig, MediaRefused
-from mmserve.vision.children.decoders import InChildren
+from mmserve.vision.children.isolated import InChildren
 from mmserve.vision.children.pool import Children
 from mmserve.vision.probe import probe_picture
 

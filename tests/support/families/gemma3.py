@@ -109,10 +109,16 @@ def tiny_gemma3(*, seed: int = 4, window: int = 8) -> Path:
     return directory
 
 
+LINE_ENDS = Case(
+    "line ends",
+    (("user", ("Look:\n", picture(8, 50, 60), "\nand:\n\n", picture(9, 60, 50), "\n\n\nSo?")),),
+)
+"""Line ends of the text beside those that a picture brings."""
+
 FAMILY = Family(
     "gemma3",
     tiny_gemma3,
-    (*TEXT_CASES, *PICTURE_CASES, *CLIP_CASES),
+    (*TEXT_CASES, *PICTURE_CASES, LINE_ENDS, *CLIP_CASES),
     inputs=frames_as_pictures,
 )
 """Gemma 3 through the engine against transformers."""

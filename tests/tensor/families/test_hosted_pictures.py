@@ -12,6 +12,7 @@ from PIL import Image
 from support.families.hosted_pictures import FAMILIES
 from support.proof import Proof, check_goldens, picture
 
+from mmserve.cli.models import HOSTED
 from mmserve.core import BadRequest
 from mmserve.models import FAMILIES as LEAN
 from mmserve.vision import Bounds, FrameFacts, Processor, load_processor
@@ -35,8 +36,9 @@ def _processor(name: str) -> Processor:
 
 
 def test_no_family_here_has_a_file_of_its_own() -> None:
-    """What is proved here goes through transformers' modules."""
+    """What is proved here goes through transformers' modules, and the list of models says so."""
     assert not set(_BY_NAME) & set(LEAN)
+    assert set(_BY_NAME) <= set(HOSTED)
 
 
 @_EACH

@@ -18,6 +18,7 @@ from support.families.hosted_text import tiny_hosted
 from support.proof import picture
 from support.steps import Driver, load
 
+from mmserve.cli.models import HOSTED
 from mmserve.core import UnsupportedModel, WeightMismatch
 from mmserve.models import Checkpoint, Model, build_model
 from mmserve.models.hosted import build_hosted
@@ -63,6 +64,12 @@ def test_what_cannot_be_served_is_refused_with_the_reason(family: str) -> None:
     with pytest.raises(UnsupportedModel, match=_REASONS[family]) as caught:
         _build(_MAKERS[family]())
     assert caught.value.fields["architecture"] == family
+
+
+def test_the_list_of_models_names_those_that_are_proved() -> None:
+    """Every type that is said to be proved through transformers has its proof."""
+    proved = (*hosted_text.FAMILIES, *hosted_pictures.FAMILIES)
+    assert list(HOSTED) == sorted(family.name for family in proved)
 
 
 def test_every_refused_family_has_its_reason_here() -> None:
@@ -115,7 +122,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     tensors = load_file(directory / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
-    with pytest.raises(WeightMismatch, match="layers.1.mlp.up_proj.weight"):
+    with pytest.raises(WeightMismatch, match=r"layers\.1\.mlp\.up_proj\.weight"):
         _build(directory)
 
 

@@ -74,7 +74,7 @@ class Patches:
             frames: uint8 [H, W, 3] each; the last one fills the group.
             size: after resizing, whole units.
 
-        Pure. Cost: 60 ms for a picture of 1920 x 1080 on one core, half of it resizing.
+        Pure. Cost: resizing, and 13 ms for a result of 1316 x 728 on one core of 2 busy ones.
         """
         merge, patch = self.merge, self.patch
         tall, wide = size[0] // self.unit, size[1] // self.unit
