@@ -21,9 +21,9 @@ import logging
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -217,17 +217,33 @@ def _unclear(refusal: MediaRefused, kind: str) -> str | None:
     return None if is_clear else f"was refused unclearly: {message[:_LONGEST_MESSAGE]!r}"
 
 
-def cases(kind: str, seeds: Sequence[Seed], count: int, seed: int) -> list[Callable[[], Case]]:
-    """Makers of `count` harmed files, each following from `seed` and its number alone."""
+def cases(kind: str, seeds: Sequence[Seed], count: int, seed: int) -> Iterator[Case]:
+    """`count` harmed files, each following from `seed` and its number alone."""
     contents = [one.content for one in seeds]
-
-    def make(number: int) -> Case:
-        rng = Random(f"{seed} {kind} {number}")
+    for number in range(count):
         chosen = seeds[number % len(seeds)]
+        rng = Random(f"{seed} {kind} {number}")
         harm, content = mutated(chosen.content, contents, rng)
-        return Case(number, kind, chosen.name, harm, content or b"\0")
+        yield Case(number, kind, chosen.name, harm, content or b"\0")
 
-    return [lambda number=number: make(number) for number in range(count)]
+
+def _run_all(fuzzer: Fuzzer, harmed: Iterator[Case], num_threads: int) -> None:
+    """Put all through, a thread taking the next file when it is done with one."""
+    lock = threading.Lock()
+
+    def next_case() -> Case | None:
+        with lock:
+            return next(harmed, None)
+
+    def work() -> None:
+        for case in iter(next_case, None):
+            fuzzer.run(case)
+
+    threads = [threading.Thread(target=work) for _ in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def fuzz(
@@ -247,12 +263,14 @@ def fuzz(
     parent_kb = _held_kb("self", "VmRSS")
     before = shared_children().counters()
     started = monotonic()
-    makers = [
-        *cases("picture", seeds["picture"], num_pictures, seed),
-        *cases("clip", seeds["clip"], num_clips, seed),
-    ]
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(lambda make: fuzzer.run(make()), makers))
+    _run_all(
+        fuzzer,
+        chain(
+            cases("picture", seeds["picture"], num_pictures, seed),
+            cases("clip", seeds["clip"], num_clips, seed),
+        ),
+        workers,
+    )
     seconds = monotonic() - started
     for kind, files in seeds.items():
         fuzzer.run(Case(-1, kind, "sound, after", "none", files[0].content))
@@ -269,12 +287,13 @@ def fuzz(
 
 
 def _held_kb(process: int | str, field_name: str) -> int:
-    """A field of a process's memory, in KiB; 0 where it cannot be read."""
+    """A field of a process's memory, in KiB; 0 where it cannot be told."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:
         return 0
-    return int(status.partition(f"{field_name}:")[2].split()[0])
+    words = status.partition(f"{field_name}:")[2].split()
+    return int(words[0]) if words else 0
 
 
 def _record(

@@ -84,7 +84,7 @@ def models() -> None:
         "Each check compares logits and greedy tokens with transformers on a small model."
     )
     console.say(
-        "Everything else goes through transformers' own modules, or is refused at load with the "
-        f"reason. Proved so: {', '.join(HOSTED)} (tests/tensor/families/test_hosted_*.py)."
+        "Everything else goes through transformers' own modules, or is refused at load with "
+        f"the reason. Proved so: {', '.join(HOSTED)} (tests/tensor/families/test_hosted_*.py)."
     )
     console.say("Embedded: tabletop (llava); with the extra smollm2: smollm2-135m (llama).")

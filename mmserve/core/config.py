@@ -229,6 +229,7 @@ class MediaConfig:
         """Raise BadRequest for a value with which nothing could be decoded."""
         _check_ranges(self)
         _check_word("isolation", self.isolation, get_args(Isolation))
+        _check_word("clip_decoder", self.clip_decoder, get_args(ClipDecoder))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

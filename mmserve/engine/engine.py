@@ -18,6 +18,7 @@ from mmserve.core import (
     Aborted,
     BadRequest,
     Broken,
+    Busy,
     EngineConfig,
     ImagePart,
     MediaLook,
@@ -32,12 +33,13 @@ from mmserve.engine.answer import Answer, collect
 from mmserve.engine.calls import chat_parts, prompt_parts, sampling_of
 from mmserve.engine.counters import engine_counters, grammar_counters, sched_counters
 from mmserve.engine.early import Hints
+from mmserve.engine.fetching import FetchThreads
 from mmserve.engine.intake import Prepared, as_ours
 from mmserve.engine.load import Parts, load_parts
 from mmserve.engine.loop import EngineLoop
 from mmserve.engine.ticket import EngineTicket
 from mmserve.prompt import media_parts
-from mmserve.vision import look_at
+from mmserve.vision import look_at, remote_host
 
 __all__ = ["Engine"]
 
@@ -86,6 +88,7 @@ class Engine:
         self._media_pool = ThreadPoolExecutor(
             2 * _INTAKE_THREADS, thread_name_prefix="mmserve-intake"
         )
+        self._fetch_threads = FetchThreads()
         self._grammars: dict[EngineTicket, Future[NewMatcher]] = {}
         """What tickets wait for; nothing else is held for them meanwhile."""
         self._close_lock = threading.Lock()
@@ -131,10 +134,16 @@ class Engine:
     def _hand_on(
         self, request: Request, ticket: EngineTicket, new_matcher: NewMatcher | None
     ) -> None:
-        has_media = next(media_parts(request.parts), None) is not None
-        pool = self._media_pool if has_media else self._text_pool
+        media = tuple(media_parts(request.parts))
+        host = next(filter(None, map(remote_host, media)), "")
+        take_in = partial(self._take_in, request, ticket, new_matcher)
         try:
-            pool.submit(self._take_in, request, ticket, new_matcher)
+            if host:
+                self._fetch_threads.submit(host, take_in)
+            else:
+                (self._media_pool if media else self._text_pool).submit(take_in)
+        except Busy as error:
+            ticket.refuse(error)
         except RuntimeError:  # the pool is shut down
             ticket.refuse(_closed())
 
@@ -283,6 +292,7 @@ class Engine:
             self._parts.grammars.close()
             self._text_pool.shutdown(wait=True)
             self._media_pool.shutdown(wait=True)
+            self._fetch_threads.shutdown()
             self._hints.close()
             self._loop.close()
             if self._parts.plane is not None:

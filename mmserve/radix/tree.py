@@ -402,9 +402,9 @@ class RadixTree:
 
     def _floor(self, position: int, atomic: Spans) -> int:
         position -= position % self.page_tokens
-        for start, end in atomic:
+        for start, end in reversed(atomic):  # a page may begin in the picture before
             if start < position < end:
-                return start - start % self.page_tokens
+                position = start - start % self.page_tokens
         return position
 
     def _split(self, node: Node, num_upper: int) -> Node:

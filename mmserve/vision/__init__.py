@@ -19,6 +19,7 @@ from mmserve.vision.ledger import FeatureLedger
 from mmserve.vision.looking import Sight, look_at
 from mmserve.vision.plane import MediaCounters, MediaPlane
 from mmserve.vision.processor import Bounds, FrameFacts, ItemPlan, Processor, Recipe
+from mmserve.vision.sources import remote_host
 
 __all__ = [
     "SUPPORTED_FORMATS",
@@ -40,4 +41,5 @@ __all__ = [
     "draw_ledger",
     "load_processor",
     "look_at",
+    "remote_host",
 ]

@@ -10,7 +10,20 @@ __all__ = ["is_public_address", "shown_url"]
 _SHOWN_CHARACTERS = 100
 _LONGEST_PARSED = 8192
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-_COMPATIBLE = ipaddress.ip_network("::/96")
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+_SPECIAL = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "192.0.0.0/24",  # protocol assignments
+        "192.88.99.0/24",  # relays of 6to4
+        "2001::/23",  # protocol assignments, and the tunnel Teredo
+        "2001:db8::/32",  # documentation
+        "3fff::/20",  # documentation
+    )
+)
+"""What not every Python takes for special."""
+_ISATAP = frozenset({0x00005EFE, 0x02005EFE})
+"""Third quarter of an address that holds an IPv4 address of a tunnel in its last."""
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -18,8 +31,8 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 def is_public_address(text: str) -> bool:
     """Whether a numeric address belongs to the open internet. Pure.
 
-    An IPv4 address inside an IPv6 one (mapped, 6to4, NAT64) is judged by itself; tunnelled
-    (Teredo) and scoped addresses are never public.
+    An IPv4 address inside an IPv6 one (mapped, 6to4, NAT64, ISATAP) is judged by itself;
+    tunnelled (Teredo) and scoped addresses are never public.
     """
     try:
         address = ipaddress.ip_address(text)
@@ -31,12 +44,17 @@ def is_public_address(text: str) -> bool:
 
 
 def _is_public_v6(address: ipaddress.IPv6Address) -> bool:
-    if address.teredo or address.scope_id or address.is_site_local or address in _COMPATIBLE:
+    if address.scope_id:
         return False
-    inner = address.ipv4_mapped or address.sixtofour
-    if address in _TRANSLATED:
-        inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return _is_public(inner) if inner else _is_public(address)
+    last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if address.ipv4_mapped or address in _TRANSLATED:
+        return _is_public(last)
+    if address.sixtofour:
+        return _is_public(address.sixtofour)
+    is_isatap = (int(address) >> 32) & 0xFFFFFFFF in _ISATAP
+    if address not in _GLOBAL_UNICAST or (is_isatap and not _is_public(last)):
+        return False
+    return _is_public(address)
 
 
 def _is_public(address: _Address) -> bool:
@@ -46,6 +64,7 @@ def _is_public(address: _Address) -> bool:
         or address.is_unspecified
         or address.is_loopback
         or address.is_link_local
+        or any(address in network for network in _SPECIAL)
     )
 
 

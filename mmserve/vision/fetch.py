@@ -63,7 +63,7 @@ class Fetcher:
             content, location = self._hop(address, deadline)
             if location is None:
                 return content
-            address = urljoin(address, location)
+            address = _redirected(address, location)
         limit = self._config.max_redirects
         raise refused(
             "fetch_forbidden",
@@ -97,14 +97,14 @@ class Fetcher:
             limit_s = self._config.fetch_timeout_s
             message = f"could not be fetched from {shown_url(url)} within {limit_s:g} s"
             raise refused("fetch_failed", message, limit_s=limit_s) from None
-        except (httpcore.NetworkError, httpcore.ProtocolError, UnicodeError):
+        except (httpcore.NetworkError, httpcore.ProtocolError, ValueError):
             message = f"could not be fetched from {shown_url(url)}: the connection failed"
             raise refused("fetch_failed", message) from None
 
     def _answer(self, response: httpcore.Response, url: str) -> tuple[bytes, str | None]:
         headers = {name.lower(): value for name, value in response.headers}
         if response.status in _REDIRECTS and b"location" in headers:
-            return b"", headers[b"location"].decode("latin-1")
+            return b"", headers[b"location"].decode("utf-8", "replace")
         if response.status != 200:
             message = (
                 f"could not be fetched from {shown_url(url)}: HTTP status {response.status}"
@@ -114,7 +114,14 @@ class Fetcher:
             message = f"could not be fetched from {shown_url(url)}: the answer is compressed"
             raise refused("fetch_failed", message)
         declared = headers.get(b"content-length", b"0")
-        return self._read(response.iter_stream(), url, int(declared)), None
+        content = self._read(response.iter_stream(), url, int(declared))
+        if _is_page(headers.get(b"content-type", b""), content):
+            raise refused(
+                "unsupported",
+                f"is a web page, neither picture nor clip: {shown_url(url)}",
+                hint="use the address of the file itself",
+            )
+        return content, None
 
     def _read(self, chunks: Iterable[bytes], url: str, declared_bytes: int) -> bytes:
         limit = self._config.max_media_bytes
@@ -138,6 +145,8 @@ class Fetcher:
             port = parts.port or _PORTS.get(parts.scheme, 0)
             host = (parts.hostname or "").removesuffix(".")
             host = host.encode("idna").decode() if host else ""
+            target = quote(parts.path or "/", safe=_UNQUOTED)
+            target += "?" + quote(parts.query, safe=_UNQUOTED) if parts.query else ""
         except ValueError:
             raise _forbidden(url, "is not a valid address") from None
         if parts.scheme not in _PORTS:
@@ -146,9 +155,6 @@ class Fetcher:
             raise _forbidden(url, "is not a plain address of a host")
         if not self._is_allowed_host(host, port):
             raise _forbidden(url, "is on a host that is not among the allowed ones")
-        target = quote(parts.path or "/", safe=_UNQUOTED)
-        if parts.query:
-            target += "?" + quote(parts.query, safe=_UNQUOTED)
         return parts.scheme, host, port, target
 
     def _is_allowed_host(self, host: str, port: int) -> bool:
@@ -172,6 +178,19 @@ class Fetcher:
             if self._tls is None:
                 self._tls = httpcore.default_ssl_context()
             return self._tls
+
+
+def _redirected(url: str, location: str) -> str:
+    """Where a redirect from `url` leads. Raises MediaRefused if that is no address. Pure."""
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        raise _forbidden(location, "is redirected to what is not a valid address") from None
+
+
+def _is_page(content_type: bytes, content: bytes) -> bool:
+    """Whether an answer is called a web page and looks like one. Pure."""
+    return b"html" in content_type.lower() and content[:1024].lstrip()[:1] == b"<"
 
 
 def _forbidden(url: str, predicate: str) -> Any:  # noqa: ANN401

@@ -27,12 +27,12 @@ def read_file_url(url: str, config: MediaConfig) -> bytes:
         MediaRefused: with one and the same text whether the target lies outside the folder, is
             a link, or does not exist; `too_large` for a permitted file over the limit.
     """
-    names = _names_below(url, config.media_folder)
-    if config.media_folder is None or not names:
-        raise _not_served()
     try:
+        names = _names_below(url, config.media_folder)
+        if config.media_folder is None or not names:
+            raise _not_served()
         descriptor = _open_below(Path(config.media_folder), names)
-    except OSError:
+    except (OSError, ValueError):  # not there, or no name that a file could have
         raise _not_served() from None
     content = _read_regular(descriptor, config.max_media_bytes)
     if content is None:

@@ -15,7 +15,7 @@ from mmserve.vision.clips.header import ClipHeader
 from mmserve.vision.clips.pixels import rgb
 from mmserve.vision.clips.walk import Astray, num_packets_until, walk
 
-__all__ = ["ClipHeader", "decode_frames", "walk"]
+__all__ = ["ClipHeader", "decode_frames"]
 
 _LOG = logging.getLogger(__name__)
 

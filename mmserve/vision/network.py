@@ -51,20 +51,20 @@ class GuardedNetwork(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        """Dial the first address of `host` that answers."""
+        """Dial the first address of `host` that answers.
+
+        One that is silent takes no more than its part of the time left for all.
+        """
         addresses = self._resolved(host, port, _remaining(self._deadline, timeout))
         self._check(addresses)
-        for place, address in enumerate(addresses):
+        for num_left in range(len(addresses), 0, -1):
+            limit_s = _remaining(self._deadline, timeout) / num_left
             try:
                 stream = httpcore.SyncBackend().connect_tcp(
-                    address,
-                    port,
-                    _remaining(self._deadline, timeout),
-                    local_address,
-                    socket_options,
+                    addresses[-num_left], port, limit_s, local_address, socket_options
                 )
-            except httpcore.ConnectError:
-                if place == len(addresses) - 1:
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                if num_left == 1:
                     raise
             else:
                 return _TimedStream(stream, self._deadline)

@@ -6,16 +6,25 @@ import binascii
 import re
 import threading
 from concurrent.futures import Future
-from urllib.parse import unquote_to_bytes
+from contextlib import suppress
+from urllib.parse import unquote_to_bytes, urlsplit
 
-from mmserve.core import BytesSource, MediaConfig, PathSource, UrlSource
+from mmserve.core import (
+    BytesSource,
+    FramesSource,
+    ImagePart,
+    MediaConfig,
+    PathSource,
+    UrlSource,
+    VideoPart,
+)
 from mmserve.vision.addresses import shown_url
 from mmserve.vision.fetch import Fetcher
 from mmserve.vision.folder import read_file_url, read_local_path
 from mmserve.vision.kept import KeptFetches, Key
 from mmserve.vision.refusal import refused
 
-__all__ = ["SourceReader", "read_data_url"]
+__all__ = ["SourceReader", "read_data_url", "remote_host"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _SPACES = b" \t\r\n\f"
@@ -161,6 +170,16 @@ def _scheme(url: str) -> str:
 def _is_fetched(url: str) -> bool:
     """Whether the bytes behind an address come over the network. Pure."""
     return _scheme(url) in ("http", "https")
+
+
+def remote_host(part: ImagePart | VideoPart) -> str | None:
+    """The host that a part is fetched from first; None if no host is asked for it. Pure."""
+    source = part.source
+    for one in source.frames if isinstance(source, FramesSource) else (source,):
+        if isinstance(one, UrlSource) and _is_fetched(one.url):
+            with suppress(ValueError):  # no address; it is refused when it is read
+                return (urlsplit(one.url).hostname or "").removesuffix(".") or None
+    return None
 
 
 def read_data_url(url: str, limit_bytes: int) -> bytes:

@@ -78,11 +78,7 @@ def probe_clip(content: bytes, config: MediaConfig) -> ClipHeader:
         layout=frame.format.name,
         key_frames=_key_frames(found, numbering),
     )
-    clip = (
-        _readable(content, clip)
-        if _is_damaged(found, frame, clip)
-        else _sound(found, frame, clip)
-    )
+    clip = _readable(content, clip) if _is_damaged(found, frame, clip) else _sound(found, clip)
     clip = replace(clip, decoder=choose_decoder(content, clip, config.clip_decoder))
     if clip.num_unreadable:
         _LOG.warning("%d of %d frames are unreadable", clip.num_unreadable, clip.num_frames)
@@ -134,15 +130,15 @@ def _is_damaged(found: Scan, frame: VideoFrame, clip: ClipHeader) -> bool:
     return found.is_damaged or is_late
 
 
-def _sound(found: Scan, frame: VideoFrame, clip: ClipHeader) -> ClipHeader:
+def _sound(found: Scan, clip: ClipHeader) -> ClipHeader:
     """The header with where to enter, and frames' own digests.
 
-    Of interlaced clips a frame may be in two packets, and of reordered ones without times
-    nobody knows which packet it is in: the whole file's digest stands for these.
+    The whole file's digest stands for frames that may be in two packets, as fields, and for
+    those of reordered streams without times, since nobody knows which packet they are in.
     """
     can_enter = clip.numbering == "times" and clip.codec in _CLEAN_STARTS
     entries = clip.key_frames if can_enter else ()
-    if clip.numbering == "frames" or frame.interlaced_frame:
+    if clip.numbering == "frames" or found.may_be_fields:
         return replace(clip, entries=entries)
     digests = digests_shown(_marks(found, clip.numbering), found.links)
     return replace(clip, entries=entries, frame_digests=digests)

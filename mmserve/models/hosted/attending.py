@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader knows
 from torch import Tensor
 
+from mmserve.models.hosted.eyes import Foreign
 from mmserve.models.ports import Attention
 
 __all__ = [
@@ -45,7 +46,7 @@ class Hook(Protocol):
 
     def __call__(
         self,
-        module: Any,  # noqa: ANN401 - a layer of transformers
+        module: Foreign,
         states: tuple[Tensor, Tensor, Tensor],
         mask: Tensor | None,
         options: Mapping[str, Any],
@@ -94,7 +95,7 @@ class Probe:
 
     def __call__(
         self,
-        module: Any,  # noqa: ANN401 - a layer of transformers
+        module: Foreign,
         states: tuple[Tensor, Tensor, Tensor],
         mask: Tensor | None,
         options: Mapping[str, Any],
@@ -132,7 +133,7 @@ class StepHook:
 
     def __call__(
         self,
-        module: Any,  # noqa: ANN401 - a layer of transformers
+        module: Foreign,
         states: tuple[Tensor, Tensor, Tensor],
         mask: Tensor | None,
         options: Mapping[str, Any],
@@ -150,7 +151,7 @@ class StepHook:
 
 
 @contextmanager
-def implementation(decoder: Any, name: str) -> Iterator[None]:  # noqa: ANN401 - a module
+def implementation(decoder: Foreign, name: str) -> Iterator[None]:
     """Inside, `decoder` attends with the function of this name. Changes: its configurations."""
     before = [(config, config._attn_implementation) for config in _configs(decoder)]
     attend_with(decoder, name)
@@ -161,14 +162,14 @@ def implementation(decoder: Any, name: str) -> Iterator[None]:  # noqa: ANN401 -
             config._attn_implementation = old
 
 
-def attend_with(decoder: Any, name: str) -> None:  # noqa: ANN401 - a module
+def attend_with(decoder: Foreign, name: str) -> None:
     """Let `decoder` attend with the function of this name. Changes: its configurations."""
     _register()
     for config in _configs(decoder):
         config._attn_implementation = name
 
 
-def _configs(decoder: Any) -> list[Any]:  # noqa: ANN401 - modules of transformers
+def _configs(decoder: Foreign) -> list[Foreign]:
     """Every configuration that a module of `decoder` looks at. Pure."""
     found = (getattr(module, "config", None) for module in decoder.modules())
     return list({id(config): config for config in found if config is not None}.values())
@@ -185,12 +186,12 @@ def _register() -> None:
 
 
 def _attend(
-    module: Any,  # noqa: ANN401 - a layer of transformers
+    module: Foreign,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    **options: Any,  # noqa: ANN401 - whatever a family says
+    **options: Foreign,
 ) -> tuple[Tensor, None]:
     """The attention function: hands on to the call's hook."""
     hook: Hook | None = options.pop(SERVING, None)
@@ -199,11 +200,11 @@ def _attend(
     return hook(module, (query, key, value), attention_mask, options), None
 
 
-def _no_mask(**_: Any) -> None:  # noqa: ANN401 - whatever transformers says
+def _no_mask(**_: Foreign) -> None:
     """The mask function of steps."""
 
 
-def _how_far(*, mask_function: Any, config: Any, **_: Any) -> Tensor:  # noqa: ANN401
+def _how_far(*, mask_function: Foreign, config: Foreign, **_: Foreign) -> Tensor:
     """The mask function of probes: int64 [1, 1, 1, 1], the window, or 0 if there is none.
 
     The rule is asked of a few queries: which keys do they see? Raises ValueError if that is
@@ -231,7 +232,7 @@ def _window(number: int, mask: Tensor) -> int:
     return int(mask)
 
 
-def _number(module: Any) -> int:  # noqa: ANN401 - a layer of transformers
+def _number(module: Foreign) -> int:
     number = getattr(module, "layer_idx", None)
     if not isinstance(number, int):
         raise ValueError(f"{type(module).__name__} does not know its layer's number")  # noqa: TRY004

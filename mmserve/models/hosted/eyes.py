@@ -21,12 +21,15 @@ from mmserve.models.ports import Inputs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Features", "HostedEyes", "Tensors", "quiet_loading"]
+__all__ = ["Features", "Foreign", "HostedEyes", "Tensors", "quiet_loading"]
+
+Foreign = Any
+"""A module, class or configuration of transformers, whose types are not known here."""
 
 Tensors = Mapping[str, Tensor]
 """Inputs of one item on the device: floats in the model's dtype, integers int64."""
 
-Features = Callable[[Any, Sequence[Tensors]], list[Tensor]]
+Features = Callable[[Foreign, Sequence[Tensors]], list[Tensor]]
 """A family's way to encode items with its model, see `PictureEncoder.encode`."""
 
 
@@ -43,7 +46,7 @@ class HostedEyes:
         self,
         checkpoint: Checkpoint,
         features: Features,
-        model: Any = None,  # noqa: ANN401 - a class of transformers
+        model: Foreign = None,
     ) -> None:
         self._model = _load_eyes(checkpoint) if model is None else model
         self._features = features
@@ -62,7 +65,7 @@ class HostedEyes:
         return tensors
 
 
-def _load_eyes(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - a class of transformers
+def _load_eyes(checkpoint: Checkpoint) -> Foreign:
     """The family's model without decoder layers, embeddings and logits."""
     from transformers import AutoConfig, AutoModelForImageTextToText  # noqa: PLC0415 - heavy
 
@@ -71,7 +74,7 @@ def _load_eyes(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - a class of tran
     text.num_hidden_layers = 0
     if getattr(text, "layer_types", None) is not None:
         text.layer_types = []
-    auto: Any = AutoModelForImageTextToText
+    auto: Foreign = AutoModelForImageTextToText
     with quiet_loading():
         model, report = auto.from_pretrained(
             checkpoint.path, config=config, dtype=checkpoint.dtype, output_loading_info=True

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmserve.models.hosted.eyes import Tensors
+from mmserve.models.hosted.eyes import Foreign, Tensors
 
 __all__ = ["features_alone", "features_together"]
 
 
-def features_alone(model: Any, items: Sequence[Tensors]) -> list[Tensor]:  # noqa: ANN401
+def features_alone(model: Foreign, items: Sequence[Tensors]) -> list[Tensor]:
     """[K, E] features of each item, encoded one after the other. Pure.
 
     Items are what the family's processor makes of one picture, as a batch of one. Raises
@@ -23,7 +22,7 @@ def features_alone(model: Any, items: Sequence[Tensors]) -> list[Tensor]:  # noq
     return [_features(model, item) for item in items]
 
 
-def features_together(model: Any, items: Sequence[Tensors]) -> list[Tensor]:  # noqa: ANN401
+def features_together(model: Foreign, items: Sequence[Tensors]) -> list[Tensor]:
     """The same of items in one batch, where all have equal shapes. Pure."""
     shapes = {tuple((name, item[name].shape) for name in sorted(item)) for item in items}
     if len(items) == 1 or len(shapes) > 1:
@@ -33,7 +32,7 @@ def features_together(model: Any, items: Sequence[Tensors]) -> list[Tensor]:  # 
     return list(features.chunk(len(items)))
 
 
-def _features(model: Any, item: Tensors) -> Tensor:  # noqa: ANN401
+def _features(model: Foreign, item: Tensors) -> Tensor:
     """[K, E] of all pictures in a batch, in order."""
     for owner in (model, model.base_model):
         if hasattr(owner, "get_image_features"):
@@ -43,7 +42,7 @@ def _features(model: Any, item: Tensors) -> Tensor:  # noqa: ANN401
     raise ValueError("its pictures are not features in the places of tokens")
 
 
-def _rows(found: Any) -> Tensor:  # noqa: ANN401 - tensors, lists of them, outputs of models
+def _rows(found: Foreign) -> Tensor:
     """Whatever a family gives, as [K, E]: of outputs what was pooled last. Pure."""
     if hasattr(found, "last_hidden_state"):
         pooled = found.pooler_output

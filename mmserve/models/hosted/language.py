@@ -16,20 +16,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmserve.models.hosted.attending import (
     PROBING,
     SERVING,
+    Hook,
     LayerFacts,
     Probe,
     StepHook,
     attend_with,
     implementation,
 )
+from mmserve.models.hosted.eyes import Foreign
 from mmserve.models.ports import Attention, DecoderShape
 
 __all__ = ["HostedDecoder", "decoder_of"]
@@ -44,10 +45,10 @@ class HostedDecoder:
     Raises ValueError that says what cannot be done.
     """
 
-    def __init__(self, model: Any) -> None:  # noqa: ANN401 - a class of transformers
+    def __init__(self, model: Foreign) -> None:
         self._decoder = decoder_of(model)
         self._embedding = model.get_input_embeddings()
-        self._head = _with_decoder(model, self._decoder, _Given())
+        self._head = _with_decoder(model, self._decoder, _given(self._decoder))
         embedded = self.embed(torch.zeros(2, dtype=torch.int64, device=model.device))
         layers = _probe_layers(self._decoder, embedded)
         attend_with(self._decoder, SERVING)
@@ -93,7 +94,7 @@ class HostedDecoder:
         return _run(self._decoder, hidden, positions, hook)[keep]
 
 
-def decoder_of(model: Any) -> Any:  # noqa: ANN401 - modules of transformers
+def decoder_of(model: Foreign) -> Foreign:
     """The module of layers, from embeddings to normed outputs. Pure.
 
     Raises ValueError if there is none.
@@ -105,7 +106,7 @@ def decoder_of(model: Any) -> Any:  # noqa: ANN401 - modules of transformers
     raise ValueError("its decoder is not a module of its own")
 
 
-def _probe_layers(decoder: Any, hidden: Tensor) -> Mapping[int, LayerFacts]:  # noqa: ANN401
+def _probe_layers(decoder: Foreign, hidden: Tensor) -> Mapping[int, LayerFacts]:
     """What each layer asks of attention, read from a run over embeddings [T, E].
 
     Pure. Raises ValueError that says what cannot be done.
@@ -126,14 +127,14 @@ def _probe_layers(decoder: Any, hidden: Tensor) -> Mapping[int, LayerFacts]:  # 
     return layers
 
 
-def _max_positions(config: Any) -> int:  # noqa: ANN401 - a configuration of transformers
+def _max_positions(config: Foreign) -> int:
     most = getattr(config, "max_position_embeddings", None)
     if not isinstance(most, int):
         raise ValueError("its configuration does not say max_position_embeddings")  # noqa: TRY004
     return most
 
 
-def _run(decoder: Any, hidden: Tensor, positions: Tensor, hook: Any) -> Tensor:  # noqa: ANN401
+def _run(decoder: Foreign, hidden: Tensor, positions: Tensor, hook: Hook) -> Tensor:
     """[T, E] outputs of all tokens."""
     found = decoder(
         inputs_embeds=hidden[None],
@@ -145,7 +146,7 @@ def _run(decoder: Any, hidden: Tensor, positions: Tensor, hook: Any) -> Tensor: 
     return outputs[0]
 
 
-def _with_decoder(model: Any, decoder: Any, other: nn.Module) -> Any:  # noqa: ANN401
+def _with_decoder(model: Foreign, decoder: Foreign, other: Foreign) -> Foreign:
     """`model` with another module in its decoder's place; all else is shared. Pure."""
     path = next(name for name, module in model.named_modules() if module is decoder)
     whole = _shallow(model)
@@ -158,24 +159,22 @@ def _with_decoder(model: Any, decoder: Any, other: nn.Module) -> Any:  # noqa: A
     return whole
 
 
-def _shallow(module: Any) -> Any:  # noqa: ANN401 - modules of transformers
+def _shallow(module: Foreign) -> Foreign:
     """A module that shares everything with `module` but the table of its parts. Pure."""
     twin = copy.copy(module)
     twin._modules = dict(module._modules)
     return twin
 
 
-class _Given(nn.Module):
-    """Stands where a decoder was: what it gets as embeddings it gives as outputs."""
+def _given(decoder: Foreign) -> Foreign:
+    """A twin of `decoder` that gives back as outputs what it gets as embeddings. Pure."""
+    from transformers.modeling_outputs import MoeModelOutputWithPast  # noqa: PLC0415 - heavy
 
-    def __init__(self) -> None:
-        from transformers.modeling_outputs import MoeModelOutputWithPast  # noqa: PLC0415
-
-        super().__init__()
-        self._outputs = MoeModelOutputWithPast
-
-    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:  # noqa: ANN401
-        """As decoders of transformers answer."""
-        outputs = self._outputs(last_hidden_state=inputs_embeds)
+    def forward(*_: Foreign, inputs_embeds: Tensor, **__: Foreign) -> Foreign:
+        outputs = MoeModelOutputWithPast(last_hidden_state=inputs_embeds)  # type: ignore[arg-type]
         outputs.cross_attentions = None
         return outputs
+
+    twin = _shallow(decoder)
+    twin.forward = forward
+    return twin

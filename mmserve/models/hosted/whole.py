@@ -19,7 +19,7 @@ from mmserve.core import MmserveError, WeightMismatch
 from mmserve.models.checkpoint import Checkpoint
 from mmserve.models.config import refuse
 from mmserve.models.hosted.check import check_pictures, check_text
-from mmserve.models.hosted.eyes import Features, HostedEyes, quiet_loading
+from mmserve.models.hosted.eyes import Features, Foreign, HostedEyes, quiet_loading
 from mmserve.models.hosted.features import features_alone, features_together
 from mmserve.models.hosted.language import HostedDecoder
 from mmserve.models.ports import Model
@@ -83,7 +83,7 @@ def _build(checkpoint: Checkpoint) -> Model:
     return Model(checkpoint.family, decoder, eyes, image_token_id)
 
 
-def _check_config(config: Any) -> None:  # noqa: ANN401 - a configuration of transformers
+def _check_config(config: Foreign) -> None:
     """Raise ValueError for what no attention function can change."""
     text = config.get_text_config()
     if getattr(config, "is_encoder_decoder", False):
@@ -107,7 +107,7 @@ def _check_config(config: Any) -> None:  # noqa: ANN401 - a configuration of tra
             raise ValueError(f"rope type {kind!r} changes keys that are kept as texts grow")
 
 
-def _check_class(model: Any) -> None:  # noqa: ANN401 - a class of transformers
+def _check_class(model: Foreign) -> None:
     """Raise ValueError for classes that are more than layers over one line of tokens."""
     if getattr(model, "_is_stateful", False):
         raise ValueError("its layers keep a state that is not keys and values")
@@ -116,13 +116,13 @@ def _check_class(model: Any) -> None:  # noqa: ANN401 - a class of transformers
             raise ValueError("its positions count time, rows and columns")
 
 
-def _load(checkpoint: Checkpoint, config: Any) -> Any:  # noqa: ANN401 - classes of transformers
+def _load(checkpoint: Checkpoint, config: Foreign) -> Foreign:
     from transformers import (  # noqa: PLC0415 - heavy
         AutoModelForCausalLM,
         AutoModelForImageTextToText,
     )
 
-    auto: Any = AutoModelForCausalLM
+    auto: Foreign = AutoModelForCausalLM
     if _sees(checkpoint.family):
         auto = AutoModelForImageTextToText
     model, report = auto.from_pretrained(
@@ -144,7 +144,7 @@ def _load(checkpoint: Checkpoint, config: Any) -> Any:  # noqa: ANN401 - classes
     return model.to(checkpoint.device).eval()
 
 
-def _image_token_id(config: Any) -> int:  # noqa: ANN401 - a configuration of transformers
+def _image_token_id(config: Foreign) -> int:
     for name in ("image_token_id", "image_token_index"):
         value = getattr(config, name, None)
         if isinstance(value, int):
@@ -156,7 +156,7 @@ def _checked_inputs(checkpoint: Checkpoint, seed: int) -> dict[str, Tensor]:
     """A prompt of one picture of random colours, as the checkpoint's processor makes it."""
     from transformers import AutoProcessor  # noqa: PLC0415 - heavy
 
-    auto: Any = AutoProcessor
+    auto: Foreign = AutoProcessor
     processor = auto.from_pretrained(checkpoint.path, backend="pil", trust_remote_code=False)
     random = np.random.default_rng(seed)
     pixels = random.integers(0, 256, (*_CHECKED_SIZE, 3), dtype=np.uint8)
@@ -169,7 +169,7 @@ def _placed(value: Tensor, checkpoint: Checkpoint) -> Tensor:
     return value.to(checkpoint.dtype) if value.is_floating_point() else value
 
 
-def _features_of(model: Any, items: list[dict[str, Tensor]]) -> Features:  # noqa: ANN401
+def _features_of(model: Foreign, items: list[dict[str, Tensor]]) -> Features:
     """In one batch if that gives the same of two pictures, else one after the other."""
     pictures = [{k: v for k, v in item.items() if k != "input_ids"} for item in items]
     alone = torch.cat(features_alone(model, pictures))

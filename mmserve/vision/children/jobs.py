@@ -67,7 +67,10 @@ def _header(_: Desk, content: bytes, job: Message) -> Message:
 
 
 def _picture(desk: Desk, content: bytes, job: Message) -> Message:
-    return {"shape": desk.put(decode_picture(content, job["header"]))}
+    header = job["header"]
+    room = desk.room((header.height, header.width, 3))
+    decode_picture(content, header, room)
+    return {"shape": list(room.shape)}
 
 
 def _clip(_: Desk, content: bytes, job: Message) -> Message:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mmserve.vision.clips.fields import FieldWatch
+
 if TYPE_CHECKING:
     from av.packet import Packet
     from av.video.codeccontext import VideoCodecContext
@@ -24,10 +26,17 @@ class PacketCheck:
         place = _PLACE_OF_LENGTH_SIZE.get(codec.codec.canonical_name)
         has_lengths = place is not None and len(extra) > place and extra[0] == 1
         self._length_bytes = (extra[place] & 3) + 1 if place is not None and has_lengths else 0
+        self._fields = FieldWatch(codec)
+
+    @property
+    def may_be_fields(self) -> bool:
+        """Whether a picture of the packets seen may be in two of them. Pure."""
+        return self._fields.is_possible
 
     def is_sound(self, packet: Packet[VideoStream]) -> bool:
-        """Whether the packet may well decode. Pure."""
+        """Whether the packet may well decode. Changes: `may_be_fields`."""
         view = memoryview(packet)
+        self._fields.look(view)
         if packet.is_corrupt or not any(view[:_LOOKED_AT_BYTES]):
             return False
         return not self._length_bytes or self._fills(view)
@@ -39,6 +48,7 @@ class PacketCheck:
             length = int.from_bytes(view[at : at + self._length_bytes], "big")
             if not length:
                 return False
+            self._fields.look_at_unit(view[at + self._length_bytes :])
             at += self._length_bytes + length
         return at == len(view)
 

@@ -32,6 +32,7 @@ class Scan:
         links: digest of the stream up to each.
         num_discarded: packets that are decoded and not shown, beside these.
         is_damaged: whether one looks as if it would not decode.
+        may_be_fields: whether a picture may be in two packets.
     """
 
     ticks: list[int | None] = field(default_factory=list)
@@ -40,6 +41,7 @@ class Scan:
     links: list[bytes] = field(default_factory=list)
     num_discarded: int = 0
     is_damaged: bool = False
+    may_be_fields: bool = False
 
 
 def scan(
@@ -68,6 +70,7 @@ def scan(
         found.links.append(link)
         found.is_damaged = found.is_damaged or not check.is_sound(packet)
         _check_count(len(found.ticks), config)
+    found.may_be_fields = check.may_be_fields
     first = first or next(iter(flushed(stream)), None)
     if first is None or not found.ticks:
         raise no_video()

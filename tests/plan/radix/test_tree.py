@@ -120,6 +120,15 @@ def test_a_match_never_ends_inside_an_atomic_span(limit, want):
     assert match.num_tokens == len(match.slots) == want
 
 
+def test_a_match_ends_inside_no_span_if_pages_begin_in_the_one_before():
+    """Going back from [7, 10) to the page at 4 would end in [1, 6), so it goes back to 0."""
+    tree = RadixTree(page_tokens=4)
+    put(tree, range(12), range(12))
+    atomic = ((1, 6), (7, 10))
+    ends = [find(tree, range(12), limit=n, atomic=atomic).num_tokens for n in (4, 8, 12)]
+    assert ends == [0, 0, 12]
+
+
 def test_the_oldest_leaf_goes_first():
     """Eviction follows the order of last use."""
     tree = RadixTree()

@@ -60,12 +60,13 @@ class TreeModel:
         return cached
 
     def num_matched(self, namespace: str, keys: Prefix, limit: int, atomic) -> int:
-        """Where a match must end: cached, whole pages, before a span it would cut."""
+        """Where a match must end: cached, whole pages, in none of the spans."""
         num_cached = self.num_cached(namespace, keys[:limit])
-        for start, end in atomic:
-            if start < num_cached < end:
-                return start - start % self.page_tokens
-        return num_cached
+        return next(
+            end
+            for end in range(num_cached, -1, -self.page_tokens)
+            if not any(start < end < stop for start, stop in atomic)
+        )
 
     def slots_of(self, namespace: str, keys: Prefix) -> list[int]:
         """Slots of a cached prefix."""

@@ -23,10 +23,13 @@ _PASSES = 32
 def check_budgets(plan: ForwardPlan, config: SchedConfig, specs, num_patches) -> None:
     """A step keeps to tokens, chunk, patches and rows; only what cannot be cut goes beyond.
 
+    No row begins or ends inside of an atomic span.
+
     `specs` are by sequence id; `num_patches` tells those of a picture by its digest.
     """
     ids = [row.sequence_id for row in plan.rows]
     assert len(set(ids)) == len(ids) <= config.max_running
+    assert not any(_cuts_atomic(row, specs[row.sequence_id].prompt) for row in plan.rows)
     whole = [row for row in plan.rows if _ends_atomic(row, specs[row.sequence_id].prompt)]
     too_long = [row for row in plan.rows if len(row.token_ids) > config.chunk_tokens]
     assert all(row in whole for row in too_long)
@@ -36,6 +39,15 @@ def check_budgets(plan: ForwardPlan, config: SchedConfig, specs, num_patches) ->
         assert prompt_rows[0] in whole
     patches = [num_patches(item.digest) for item in plan.encode]
     assert sum(patches) <= config.max_step_patches or len(patches) == 1
+
+
+def _cuts_atomic(row, prompt) -> bool:
+    edges = (row.start, row.start + len(row.token_ids))
+    return any(
+        span.is_atomic and span.start < edge < span.end
+        for span in prompt.spans
+        for edge in edges
+    )
 
 
 def _ends_atomic(row, prompt) -> bool:

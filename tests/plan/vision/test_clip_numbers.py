@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from plan.vision.numbered import NAMES, TURNS_BACK, clip, encoded, number_in
 
-from mmserve.core import BytesSource, MediaConfig, VideoPart
+from mmserve.core import BadRequest, BytesSource, MediaConfig, VideoPart
 from mmserve.vision.clips.pixels import rgb
-from mmserve.vision.frames import decode_frames, walk
+from mmserve.vision.clips.walk import walk
+from mmserve.vision.frames import decode_frames
 from mmserve.vision.sampling import choose_frames
 from mmserve.vision.video import probe_clip
 
@@ -117,3 +118,22 @@ def test_decord_that_disagrees_is_not_believed():
 def test_decord_is_not_used_unless_asked_for():
     """PyAV decodes by default."""
     assert header("one key frame").decoder == "av"
+
+
+@pytest.mark.parametrize("fact", [0, 3, 15, 200])
+def test_colours_without_meaning_are_ignored(fact):
+    """Frames whose table of colours does not fit their layout are shown all the same."""
+    content = bytearray(clip("prores").content)
+    at = content.find(b"icpf")
+    while at >= 0:
+        content[at + 18 : at + 21] = bytes([fact]) * 3
+        at = content.find(b"icpf", at + 1)
+    found = probe_clip(bytes(content), CONFIG)
+    frames = taken(bytes(content), found, [0, 9, 25])
+    assert [number_in(pixels) for pixels in frames.values()] == [0, 9, 25]
+
+
+def test_other_decoders_are_refused():
+    """The setting names one of the two libraries."""
+    with pytest.raises(BadRequest, match="allowed is av, decord"):
+        MediaConfig(clip_decoder="ffmpeg")

@@ -53,7 +53,7 @@ def test_cases_follow_from_seed_and_number():
     """The case of a number does not depend on how many there are."""
     seeds = [Seed("a", SOUND), Seed("b", b"\x89PNG\r\n\x1a\n" + bytes(50))]
     few, many = cases("picture", seeds, 3, 1), cases("picture", seeds, 9, 1)
-    assert [make() for make in few] == [make() for make in many[:3]]
+    assert list(few) == list(many)[:3]
     assert mutated(SOUND, [SOUND], Random(1)) == mutated(SOUND, [SOUND], Random(1))
 
 

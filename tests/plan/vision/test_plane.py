@@ -391,3 +391,45 @@ def test_damaged_data_addresses_are_not_remembered(gated):
     for _ in range(2):
         with pytest.raises(MediaRefused, match="base64"):
             resolved(plane, ImagePart(UrlSource("data:;base64,*")))
+
+
+def asked_at_once(facts: RecentFacts[int], work) -> set[object]:
+    """What four threads get that ask for one name while it is being worked out."""
+    gate = threading.Event()
+
+    def slow_work() -> int:
+        gate.wait(10)
+        return work()
+
+    def ask() -> object:
+        try:
+            return facts.get(b"a", slow_work, lambda _: 1)
+        except MediaRefused as error:
+            return error.message
+
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask) for _ in range(4)]
+        gate.set()
+        return {one.result() for one in asked}
+
+
+def test_facts_missed_at_a_time_are_worked_out_once():
+    """Threads that ask for one new name share the work of the first."""
+    worked = []
+    assert asked_at_once(RecentFacts(10), lambda: worked.append(1) or 5) == {5}
+    assert len(worked) == 1
+
+
+def test_facts_that_failed_are_worked_out_again():
+    """An error reaches all who waited for it, and whoever asks later tries again."""
+    worked = []
+
+    def work() -> int:
+        worked.append(1)
+        raise MediaRefused("is bad", reason="undecodable")
+
+    facts: RecentFacts[int] = RecentFacts(10)
+    assert asked_at_once(facts, work) == {"is bad"}
+    count = len(worked)
+    assert facts.get(b"a", lambda: 7, lambda _: 1) == 7
+    assert 1 <= count <= 4

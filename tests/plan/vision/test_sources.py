@@ -113,7 +113,7 @@ OUTSIDE = [
     "ok/../other/secret.png", "ok/%2e%2e/other/secret.png", "ok/%252e%252e/other/secret.png",
     "okay/x.png", "ok/evil.png", "ok/way/secret.png", "ok/missing.png", "other/missing.png",
     "other/secret.png", "ok", "ok/sub", "ok/", "ok/pipe", "ok/a.png%00.jpg", "ok/a.png?x",
-    "ok/a.png#x", "ok/./a.png", "ok/a.png/b",
+    "ok/a.png#x", "ok/./a.png", "ok/a.png/b", "ok/\ud800.png", "ok/" + "a" * 5000,
 ]  # fmt: skip
 
 
@@ -124,6 +124,16 @@ def test_files_outside_the_media_folder_are_refused(folders, path):
     unknown = refusal(UrlSource("file:///nothing"), media_folder=str(folders / "ok"))
     assert str(error) == str(unknown)
     assert error.fields == {"reason": "fetch_forbidden"}
+
+
+@pytest.mark.parametrize(
+    "url", ["file://[x/a.png", "file:", "file://", "file:///\ud800", "file:\\x"]
+)
+def test_what_is_no_file_address_is_refused(folders, url):
+    """In the same words."""
+    unknown = refusal(UrlSource("file:///nothing"), media_folder=str(folders / "ok"))
+    for folder in (None, str(folders / "ok"), "/"):
+        assert str(refusal(UrlSource(url), media_folder=folder)) == str(unknown)
 
 
 @pytest.mark.parametrize("prefix", ["file://", "file://localhost", "file:", "FILE://"])

@@ -73,6 +73,7 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
     "bloom": {"n_layer": 2, "n_head": 4},
     "gpt_oss": {"head_dim": 16, "num_local_experts": 4, "layer_types": None},
     "mamba": {"state_size": 8},
+    "stablelm": {},
     "t5": {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4},
 }
 """Families that cannot be served, with a tiny configuration of each."""

@@ -13,9 +13,9 @@ from support.families.hosted_pictures import FAMILIES
 from support.proof import Proof, check_goldens, picture
 
 from mmserve.cli.models import HOSTED
-from mmserve.core import BadRequest
+from mmserve.core import BadRequest, MediaLayout, MediaRefused
 from mmserve.models import FAMILIES as LEAN
-from mmserve.vision import Bounds, FrameFacts, Processor, load_processor
+from mmserve.vision import Bounds, FrameFacts, ItemPlan, Processor, load_processor
 
 _NUM_SIZES = 500
 
@@ -36,7 +36,7 @@ def _processor(name: str) -> Processor:
 
 
 def test_no_family_here_has_a_file_of_its_own() -> None:
-    """What is proved here goes through transformers' modules, and the list of models says so."""
+    """What is proved here goes through transformers' modules; the list of models says so."""
     assert not set(_BY_NAME) & set(LEAN)
     assert set(_BY_NAME) <= set(HOSTED)
 
@@ -99,6 +99,14 @@ def test_frames_stand_as_pictures() -> None:
     assert [plan.frames for plan in plans] == [(0,), (1,)]
     assert {plan.layout for plan in plans} == {alone.layout}
     assert processor.style.video_token_id is None
+
+
+def test_a_picture_with_other_features_than_its_size_says_is_refused() -> None:
+    """A processor that looks at colours cannot put features where none are planned."""
+    processor: Any = _processor("aya_vision")
+    processor._plans[64, 48] = ItemPlan(MediaLayout((3,)), 1)
+    with pytest.raises(MediaRefused, match="20 features, pictures of its size have 3"):
+        processor.inputs([picture(0, 64, 48)], ())
 
 
 def test_bounds_are_refused() -> None:

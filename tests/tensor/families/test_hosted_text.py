@@ -20,7 +20,7 @@ def _proof(name: str) -> Proof:
 
 
 def test_no_family_here_has_a_file_of_its_own() -> None:
-    """What is proved here goes through transformers' modules, and the list of models says so."""
+    """What is proved here goes through transformers' modules; the list of models says so."""
     assert not set(_BY_NAME) & set(LEAN)
     assert set(_BY_NAME) <= set(HOSTED)
 

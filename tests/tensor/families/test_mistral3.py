@@ -1,5 +1,7 @@
 """Mistral 3: the proof, sizes and pixels as in transformers, and what is refused."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from mmserve.core import ModelRefused, UnsupportedModel
 from mmserve.models import build_model
 from mmserve.models.families import mistral3
 from mmserve.vision.families import load_processor
+from mmserve.vision.processor import Bounds
 
 PROOF = Proof(FAMILY)
 
@@ -66,3 +69,20 @@ def test_a_processor_with_other_patches_is_refused() -> None:
     checkpoint = variant(PROOF.directory, {"spatial_merge_size": 3})
     with pytest.raises(ModelRefused, match="merged by 3"):
         load_processor(checkpoint.path, checkpoint.config)
+
+
+def test_a_directory_of_an_older_release_is_read(tmp_path: Path) -> None:
+    """Settings in two files, as Mistral Small 3.1 has them: units of 28, 1540 pixels a side."""
+    pictures = {
+        "image_processor_type": "PixtralImageProcessorFast",
+        "do_center_crop": None,
+        "patch_size": {"height": 14, "width": 14},
+        "size": {"longest_edge": 1540},
+    }
+    words = {"image_token": "[IMG]", "patch_size": 14, "spatial_merge_size": 2}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(pictures))
+    (tmp_path / "processor_config.json").write_text(json.dumps(words))
+    config = {"model_type": "mistral3", "vision_config": {"patch_size": 14}}
+    plan = load_processor(tmp_path, config).picture(3080, 2000, Bounds())
+    assert plan.layout.pieces == (55, "[IMG_BREAK]") * 35 + (55, "[IMG_END]")
+    assert (plan.num_patches, plan.recipe) == (36 * 55 * 4, (1008, 1540))

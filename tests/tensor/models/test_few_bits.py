@@ -1,4 +1,4 @@
-"""Weights of 8 and 4 bits through the engine: near the full ones, and the same in any company."""
+"""Weights of 8 and 4 bits through the engine: near full ones, the same in any company."""
 
 from __future__ import annotations
 

@@ -47,6 +47,7 @@ _REASONS = {
     "bloom": "its layers compute attention themselves",
     "gpt_oss": "layer 0 attends with sinks",
     "mamba": "layers of type 'linear_attention' are not computed",
+    "stablelm": "its modules do not hand the step's attention to their layers",
     "t5": "it has an encoder beside its decoder",
     "glm4v": "its positions count time, rows and columns",
     "mllama": "it reads pictures through cross-attention",
