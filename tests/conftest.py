@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+import support.reference  # noqa: F401 - before anything imports transformers
 from hypothesis import settings
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("fixed")
-
-_REFERENCE = Path(sys.prefix) / "reference"
-if _REFERENCE.is_dir():
-    # transformers builds processors for clips with torchvision, whose wheel expects two
-    # operators of another build of torch than the CPU's; declared here, never called
-    sys.path.append(str(_REFERENCE))
-    _operators = torch.library.Library("torchvision", "DEF")
-    _operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 _LOCAL = ("127.", "::1", "localhost")
 

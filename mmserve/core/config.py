@@ -295,9 +295,17 @@ class ServerConfig:
     max_file_store_bytes: int = _setting(
         1024 * _MIB, "bytes of uploaded files kept; the least recently used leave first"
     )
+    file_expiry_s: float = _setting(
+        86_400.0,
+        "seconds that an uploaded file is kept after its last use",
+        low=0,
+        high=315_360_000,
+        is_above=True,
+    )
 
     def __post_init__(self) -> None:
         """Raise BadRequest for keys that would let everybody pass or tell nobody apart."""
+        _check_ranges(self)
         _check_names("client_keys", self.client_keys)
         keys = [key for _, key in self.client_keys]
         if not all(keys) or len({*keys, self.api_key}) <= len(keys):
@@ -305,7 +313,7 @@ class ServerConfig:
             raise BadRequest(message, field="client_keys", reason="value")
 
 
-def _check_ranges(settings: SchedConfig | MediaConfig | EngineConfig) -> None:
+def _check_ranges(settings: SchedConfig | MediaConfig | EngineConfig | ServerConfig) -> None:
     for spec in fields(settings):
         value = getattr(settings, spec.name)
         if value is not None and "low" in spec.metadata:

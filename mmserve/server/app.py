@@ -65,10 +65,10 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 def create_app(client: Client, config: ServerConfig) -> FastAPI:
     """The HTTP surfaces of `client`; the app neither starts nor closes it. Pure."""
     counts = Counts()
-    store = FileStore(config.max_file_store_bytes)
+    store = FileStore(config.max_file_store_bytes, config.file_expiry_s)
     service = Service(client, config, Calls(client), counts, now_s(), store)
     app = FastAPI(title="mmserve", docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.state.calls = service.calls
+    app.state.calls, app.state.files = service.calls, store
     for path, methods, handler in _ROUTES:
         for method in methods:
             _add(app, path, method, handler, service)

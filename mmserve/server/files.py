@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Any
 
 from fastapi import Request as HttpRequest
@@ -10,7 +11,6 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from mmserve.core import BadRequest
-from mmserve.server.answer import now_s
 from mmserve.server.fields import shown, word
 from mmserve.server.file_store import StoredFile
 from mmserve.server.forms import FormField
@@ -20,6 +20,9 @@ __all__ = ["content", "delete", "list_files", "tell", "upload"]
 
 _purpose = word("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
 _order = word("asc", "desc")
+_anchor = word("created_at")
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+_MOST_SECONDS = 2_592_000
 _MAX_FILENAME = 255
 _MOST_LISTED = 10_000
 
@@ -27,7 +30,8 @@ _MOST_LISTED = 10_000
 async def upload(service: Service, http: HttpRequest) -> Response:
     """Keep a file. Whether it is a picture or a clip is seen when a request names it."""
     form = await service.read_form(http)
-    file, purpose = _file_of(form), _purpose_of(form)
+    _check_names(form)
+    file, purpose, ends_after_s = _file_of(form), _purpose_of(form), _end_of(form)
     # the digest of a long clip takes a while: not on the event loop
     stored = await asyncio.to_thread(
         service.files.add,
@@ -35,7 +39,7 @@ async def upload(service: Service, http: HttpRequest) -> Response:
         file.content,
         filename=file.filename or "",
         purpose=purpose,
-        now_s=now_s(),
+        ends_after_s=ends_after_s,
     )
     return JSONResponse(_file_object(stored))
 
@@ -88,7 +92,8 @@ def _file_object(file: StoredFile) -> dict[str, Any]:
         "id": file.id,
         "object": "file",
         "bytes": len(file.content),
-        "created_at": file.created_s,
+        "created_at": int(file.created_s),
+        "expires_at": int(file.expires_s),
         "filename": file.filename,
         "purpose": file.purpose,
         "status": "processed",
@@ -115,19 +120,36 @@ def _file_of(form: dict[str, FormField]) -> FormField:
     return file
 
 
-def _purpose_of(form: dict[str, FormField]) -> str:
+def _check_names(form: dict[str, FormField]) -> None:
     for name in form:
-        if name not in ("file", "purpose"):
+        if name not in ("file", "purpose", _ANCHOR, _SECONDS):
             raise BadRequest(f"unknown field {name}", field=name, reason="unknown")
-    if "purpose" not in form:
-        raise BadRequest("purpose is missing", field="purpose", reason="missing")
-    return _purpose(form["purpose"].content.decode(errors="replace"), "purpose")
+
+
+def _purpose_of(form: dict[str, FormField]) -> str:
+    return _purpose(_words(form, "purpose"), "purpose")
+
+
+def _end_of(form: dict[str, FormField]) -> float:
+    """Seconds after which the upload wants its file to expire, used or not."""
+    if _ANCHOR not in form and _SECONDS not in form:
+        return inf
+    _anchor(_words(form, _ANCHOR), _ANCHOR)
+    return _whole(_words(form, _SECONDS), _SECONDS, _MOST_SECONDS)
+
+
+def _words(form: dict[str, FormField], name: str) -> str:
+    if name not in form:
+        raise BadRequest(f"{name} is missing", field=name, reason="missing")
+    return form[name].content.decode(errors="replace")
 
 
 def _limit(words: str | None) -> int:
-    if words is None:
-        return _MOST_LISTED
-    if not (words.isascii() and words.isdigit() and 1 <= int(words[:9]) <= _MOST_LISTED):
-        message = f"limit is {shown(words)}, allowed is 1 to {_MOST_LISTED}"
-        raise BadRequest(message, field="limit", reason="value")
+    return _MOST_LISTED if words is None else _whole(words, "limit", _MOST_LISTED)
+
+
+def _whole(words: str, name: str, most: int) -> int:
+    if not (words.isascii() and words.isdigit() and 1 <= int(words[:9]) <= most):
+        message = f"{name} is {shown(words)}, allowed is 1 to {most}"
+        raise BadRequest(message, field=name, reason="value")
     return int(words[:9])

@@ -73,6 +73,7 @@ HELP: Mapping[str, str] = {
     "file_bytes": "Bytes of uploaded files kept; what one caller sent twice counts once.",
     "file_uploads_total": "Files uploaded.",
     "file_evictions_total": "Uploaded files that left to make room for others.",
+    "file_expirations_total": "Uploaded files that have expired.",
     "http_requests_total": "HTTP responses by route and status.",
     "request_errors_total": "HTTP requests that ended with an error before any news, by code.",
 }

@@ -15,6 +15,7 @@ from mmserve.core import Broken, Client, ServerConfig
 from mmserve.server.app import create_app
 from mmserve.server.calls import Calls
 from mmserve.server.errors import shutting_down
+from mmserve.server.file_store import FileStore
 
 __all__ = ["RunningServer", "serve"]
 
@@ -83,9 +84,15 @@ class RunningServer:
 class _Server(uvicorn.Server):
     """uvicorn's server, which tells those it still answers why it leaves them."""
 
-    def __init__(self, settings: uvicorn.Config, calls: Calls) -> None:
+    def __init__(self, settings: uvicorn.Config, calls: Calls, files: FileStore) -> None:
         super().__init__(settings)
         self._calls = calls
+        self._files = files
+
+    async def on_tick(self, counter: int) -> bool:
+        """What uvicorn does ten times a second. Changes: files that have expired are gone."""
+        self._files.sweep()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Changes: open calls end with an error, then the connections close."""
@@ -124,4 +131,4 @@ def _uvicorn(client: Client, config: ServerConfig) -> uvicorn.Server:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    return _Server(settings, app.state.calls)
+    return _Server(settings, app.state.calls, app.state.files)

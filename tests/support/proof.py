@@ -419,6 +419,5 @@ def _write_goldens(family: Family) -> None:
 
 
 if __name__ == "__main__":
-    importlib.import_module("conftest")  # lets torchvision in, as for tests
     for argument in sys.argv[1:]:
         _write(argument)

@@ -171,7 +171,7 @@ def _given(decoder: Foreign) -> Foreign:
     from transformers.modeling_outputs import MoeModelOutputWithPast  # noqa: PLC0415 - heavy
 
     def forward(*_: Foreign, inputs_embeds: Tensor, **__: Foreign) -> Foreign:
-        outputs = MoeModelOutputWithPast(last_hidden_state=inputs_embeds)  # type: ignore[arg-type]
+        outputs = MoeModelOutputWithPast(last_hidden_state=inputs_embeds)
         outputs.cross_attentions = None
         return outputs
 

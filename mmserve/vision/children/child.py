@@ -51,7 +51,7 @@ def main(words: list[str]) -> None:
 
 
 class _Forward(logging.Handler):
-    """Sends what is logged to the parent."""
+    """Sends warnings to the parent."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record."""
-        self._desk.line.send({"log": record.getMessage(), "level": record.levelno})
+        self._desk.line.send({"log": record.getMessage()})
 
 
 def _silence() -> None:

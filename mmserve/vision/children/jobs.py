@@ -28,7 +28,7 @@ __all__ = ["serve"]
 
 _STATUS = Path("/proc/self/statm")
 _MOST_THREADS = 4
-_LONGEST_TRACE = 2000
+_LONGEST_TRACE = 1500
 
 
 def serve(desk: Desk) -> None:

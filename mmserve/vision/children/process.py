@@ -37,8 +37,8 @@ _LONGEST_LINE = 500
 
 
 def can_start() -> bool:
-    """Whether this platform can start children: one that hands descriptors over. Pure."""
-    return os.name == "posix" and hasattr(socket, "AF_UNIX")
+    """Whether children can be started here. Pure."""
+    return os.name == "posix" and bool(sys.executable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,12 @@ class Child:
                     self._heard.recv(4096)
                 return {}
             if "log" in message:
-                _LOG.log(int(message["level"]), "%s", str(message["log"])[:_LONGEST_LINE])
+                _LOG.warning("%s", str(message["log"])[:_LONGEST_LINE])
             elif "at" not in message:
-                self._check(message)
+                try:
+                    self._check(message)
+                except (LookupError, TypeError, ValueError):
+                    raise nonsense(self) from None
                 return message
 
     def wake(self) -> None:
@@ -142,14 +145,14 @@ class Child:
         """What the child has put into the pixels file: uint8 `shape`, a copy of our own."""
         num_bytes = prod(shape)
         if os.fstat(self._pixels).st_size < offset + num_bytes:
-            raise self._died()
+            raise nonsense(self)
         array = np.empty(shape, np.uint8)
         view = array.data.cast("B")
         done = 0
         while done < num_bytes:
             num_read = os.preadv(self._pixels, [view[done:]], offset + done)
             if not num_read:
-                raise self._died()
+                raise nonsense(self)
             done += num_read
         return array
 
@@ -186,8 +189,10 @@ class Child:
         except TimeoutError:
             limit_s = limits.total_s if left_s < limits.quiet_s else limits.quiet_s
             raise self._too_slow(limit_s) from None
-        except (EOFError, ValueError):
+        except EOFError:
             raise self._died() from None
+        except ValueError:
+            raise nonsense(self) from None
         finally:
             self._spent_s += monotonic() - started
 
@@ -248,11 +253,12 @@ def _started(end: socket.socket, content: int, pixels: int) -> subprocess.Popen[
 
 def _nameless(opened: ExitStack) -> int:
     """Descriptor of an empty file in memory, or on disk where memory has none."""
-    if hasattr(os, "memfd_create"):
+    try:
         file = os.memfd_create("mmserve")
-        opened.callback(os.close, file)
-        return file
-    return opened.enter_context(tempfile.TemporaryFile()).fileno()
+    except (AttributeError, OSError):
+        return opened.enter_context(tempfile.TemporaryFile()).fileno()
+    opened.callback(os.close, file)
+    return file
 
 
 def _write(file: int, content: bytes) -> None:
