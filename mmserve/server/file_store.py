@@ -15,10 +15,10 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from math import inf
 
 from mmserve.core import NotFound
@@ -65,15 +65,15 @@ class FileStore:
     Args:
         max_bytes: most bytes of all contents together.
         expiry_s: seconds that a file is kept after its last use.
-        clock: seconds since 1970.
+        clock: seconds since 1970; the system's if not given.
     """
 
     def __init__(
-        self, max_bytes: int, expiry_s: float, clock: Callable[[], float] = time.time
+        self, max_bytes: int, expiry_s: float, clock: Callable[[], float] | None = None
     ) -> None:
         self._max_bytes = max_bytes
         self._expiry_s = expiry_s
-        self._clock = clock
+        self._clock = clock or (lambda: datetime.now(UTC).timestamp())
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._contents: dict[
@@ -98,7 +98,8 @@ class FileStore:
     ) -> StoredFile:
         """Keep a file of this caller, for `ends_after_s` seconds at most.
 
-        Changes: the store; others may leave. Raises the 413 refusal if it alone is more than the store may hold. Cost: one digest.
+        Changes: the store; others may leave. Raises the 413 refusal if it alone is more than
+        the store may hold. Cost: one digest.
         """
         if len(content) > self._max_bytes:
             raise file_too_large(len(content), self._max_bytes)

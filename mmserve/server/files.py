@@ -30,8 +30,9 @@ _MOST_LISTED = 10_000
 async def upload(service: Service, http: HttpRequest) -> Response:
     """Keep a file. Whether it is a picture or a clip is seen when a request names it."""
     form = await service.read_form(http)
+    file = _file_of(form)
     _check_names(form)
-    file, purpose, ends_after_s = _file_of(form), _purpose_of(form), _end_of(form)
+    purpose, ends_after_s = _purpose_of(form), _end_of(form)
     # the digest of a long clip takes a while: not on the event loop
     stored = await asyncio.to_thread(
         service.files.add,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -55,10 +56,14 @@ def _families() -> Iterator[Family]:
 @cache
 def _files(package: str, folder: str) -> tuple[Path, ...]:
     """Media files of a package, which is not imported."""
+    beside = Path(sys.prefix) / "photographs" / package
     found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        pytest.skip(f"{package} is not installed; the extra `photographs` brings it")
-    inside = Path(found.origin).parent / folder
+    if not beside.is_dir() and (found is None or found.origin is None):
+        pytest.skip(
+            f"{package} is not there; `make setup` or the extra `photographs` brings it"
+        )
+    root = beside if beside.is_dir() or found is None else Path(str(found.origin)).parent
+    inside = root / folder
     readable = (path for path in inside.iterdir() if path.name not in _UNREADABLE)
     return tuple(sorted(path for path in readable if path.suffix.lower() in _ENDINGS))
 
