@@ -73,7 +73,9 @@ def _clip(row: Row, video: str, settings: AskSettings) -> VideoPart:
         fps=row.fps,
         start_s=row.start_s,
         end_s=row.end_s,
+        times_s=row.times_s,
+        key_frames=bool(row.key_frames),
     )
-    if row.num_frames is None and row.fps is None:
+    if row.num_frames is None and row.fps is None and row.times_s is None:
         return replace(part, num_frames=settings.num_frames, fps=settings.fps)
     return part

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmserve.batch.replies import ANSWER_ERRORS, error_of, parse_reply
+from mmserve.batch.values import SAMPLING
 from mmserve.core import (
     Aborted,
     BackendFailed,
@@ -185,9 +186,10 @@ class Endpoint:
             case ImagePart(source):
                 return {"image": self._address(source)}
             case VideoPart(source):
-                names = ("num_frames", "fps", "start_s", "end_s")
-                given = {name: getattr(part, name) for name in names}
-                options = {name: value for name, value in given.items() if value is not None}
+                given = {name: getattr(part, name) for name in SAMPLING}
+                options = {
+                    name: value for name, value in given.items() if value not in (None, False)
+                }
                 return {"video": {"url": self._address(source), **options}}
             case Turn(role, parts, is_open):
                 inner = [self._part(piece) for piece in parts]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mmserve.batch.values import CHECKS, CONSTRAINTS, Fault, shown
+from mmserve.batch.values import CHECKS, CONSTRAINTS, SAMPLING, Fault, shown
 from mmserve.core import Constraint
 
 __all__ = ["Row", "RowFault", "numbered_lines", "parse_row"]
@@ -28,7 +28,8 @@ class Row:
         questions: at least one.
         video: path or address of the clip; None if the row is about `images`.
         images: paths or addresses of the pictures, in order.
-        num_frames, fps, start_s, end_s: how to sample the clip; None where the row is silent.
+        num_frames, fps, start_s, end_s, times_s, key_frames: how to sample the clip; None where
+            the row is silent.
         max_tokens: most tokens of each answer; None where the row is silent.
         constraint: what each answer must match.
     """
@@ -42,6 +43,8 @@ class Row:
     fps: float | None = None
     start_s: float | None = None
     end_s: float | None = None
+    times_s: tuple[float, ...] | None = None
+    key_frames: bool | None = None
     max_tokens: int | None = None
     constraint: Constraint | None = None
 
@@ -189,7 +192,7 @@ class _RowReader:
     def check_window(self) -> None:
         """Sampling fields belong to a clip, and its window is not empty."""
         if self._fields.get("images") is not None:
-            for name in ("num_frames", "fps", "start_s", "end_s"):
+            for name in SAMPLING:
                 if self._fields.get(name) is not None:
                     self.faults.append(f"{name} is for a video, the row has images")
         start_s, end_s = self._values.get("start_s") or 0.0, self._values.get("end_s")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from mmserve.core import ConstraintKind
 
-__all__ = ["CHECKS", "CONSTRAINTS", "Fault", "shown"]
+_Entry = TypeVar("_Entry")
+
+__all__ = ["CHECKS", "CONSTRAINTS", "SAMPLING", "Fault", "shown"]
 
 CONSTRAINTS: tuple[ConstraintKind, ...] = ("regex", "choices", "json_schema", "ebnf")
 """Fields of which a row may have one."""
@@ -86,8 +88,14 @@ def _moment(value: object) -> float:
     return moment
 
 
-def _list_of(check: Callable[[object], str]) -> Callable[[object], tuple[str, ...]]:
-    def read(value: object) -> tuple[str, ...]:
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Fault(f"must be true or false, not {shown(value)}")
+    return value
+
+
+def _list_of(check: Callable[[object], _Entry]) -> Callable[[object], tuple[_Entry, ...]]:
+    def read(value: object) -> tuple[_Entry, ...]:
         if not isinstance(value, list):
             raise Fault(f"must be a list, not {shown(value)}")
         if not value:
@@ -103,6 +111,9 @@ def _list_of(check: Callable[[object], str]) -> Callable[[object], tuple[str, ..
     return read
 
 
+_moments = _list_of(_moment)
+
+
 def _options(value: object) -> tuple[str, ...]:
     options = _list_of(_text)(value)
     if len(set(options)) < len(options):
@@ -116,6 +127,9 @@ def _schema(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+SAMPLING = ("num_frames", "fps", "start_s", "end_s", "times_s", "key_frames")
+"""Fields that say which frames of a clip are taken, as `VideoPart` has them."""
+
 CHECKS: dict[str, Callable[[object], Any]] = {
     "id": _identity,
     "question": lambda value: (_text(value),),
@@ -126,6 +140,8 @@ CHECKS: dict[str, Callable[[object], Any]] = {
     "fps": _rate,
     "start_s": _moment,
     "end_s": _rate,
+    "times_s": _moments,
+    "key_frames": _truth,
     "max_tokens": _count,
     "regex": _text,
     "choices": _options,

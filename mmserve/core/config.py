@@ -267,6 +267,10 @@ class EngineConfig:
     max_waiting_grammars: int = _setting(
         1024, "most grammars waiting to be compiled; more are refused as busy", low=1
     )
+    feature_cache_bytes: int = _setting(
+        512 * _MIB,
+        "most bytes of encoded pictures and frames kept, within feature_cache_tokens",
+    )
     verify_steps: bool = _setting(default=False, doc="check all ledgers after every step")
     sched: SchedConfig = field(default_factory=SchedConfig)
     media: MediaConfig = field(default_factory=MediaConfig)

@@ -25,11 +25,15 @@ _QUANTILES = {"0.5": "p50_ms", "0.99": "p99_ms"}
 
 
 def engine_counters(
-    counts: SchedCounts, media: MediaCounters | None, ends: Mapping[str, int]
+    counts: SchedCounts,
+    media: MediaCounters | None,
+    ends: Mapping[str, int],
+    feature_bytes: int,
 ) -> dict[str, float]:
     """One flat mapping; names in `_total` only grow, others are gauges. Pure.
 
-    `slots` = `slots_free` + `slots_cached` + `slots_held` at all times.
+    `slots` = `slots_free` + `slots_cached` + `slots_held` at all times. `feature_bytes` are those
+    of one token.
     """
     named: dict[str, float] = {
         "slots": counts.slots_total,
@@ -37,6 +41,7 @@ def engine_counters(
         "slots_cached": counts.slots_cached,
         "slots_held": counts.slots_held,
         "feature_tokens": counts.feature_tokens,
+        "feature_bytes": counts.feature_tokens * feature_bytes,
         "running": counts.running,
         "waiting": counts.waiting,
         "steps_total": counts.steps,

@@ -230,7 +230,9 @@ class Engine:
         plane = self._parts.plane
         media = None if plane is None else plane.counters()
         scheduler, config = self._parts.scheduler, self._parts.config.sched
-        named = engine_counters(scheduler.counts(), media, self._loop.ends)
+        named = engine_counters(
+            scheduler.counts(), media, self._loop.ends, self.model.feature_bytes_per_token
+        )
         named |= grammar_counters(self._parts.grammars.counts())
         return named | sched_counters(scheduler.report(), config)
 

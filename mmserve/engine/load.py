@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mmserve.constrained import CompilePool, GrammarCompiler
@@ -121,8 +121,10 @@ def join_parts(
         max_waiting=config.max_waiting_grammars,
         max_bytes=config.max_grammar_bytes,
     )
+    most_features = config.feature_cache_bytes // model.feature_bytes_per_token
+    sched = config.sched
     scheduler = Scheduler(
-        config.sched,
+        replace(sched, feature_cache_tokens=min(sched.feature_cache_tokens, most_features)),
         num_slots=model.num_slots,
         context_length=model.context_length,
         vocab_size=model.vocab_size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import TypedDict, Unpack
 
 from mmserve.core import BadRequest, ImagePart, RawPart, VideoPart
 from mmserve.lang.choices import ChoicesMethod, token_length_normalized
@@ -209,6 +209,13 @@ def image(
     return Expr((Picture(load, "image", expr),))
 
 
+class ClipMoments(TypedDict, total=False):
+    """Other ways to say which frames of a clip are taken; see `video`."""
+
+    times_s: Sequence[float] | None
+    key_frames: bool
+
+
 def video(
     path: object,
     num_frames: int | None = None,
@@ -218,6 +225,7 @@ def video(
     end_s: float | None = None,
     max_pixels: int | None = None,
     min_pixels: int | None = None,
+    **moments: Unpack[ClipMoments],
 ) -> Expr:
     """A clip where it stands in the text.
 
@@ -229,15 +237,28 @@ def video(
         end_s: end of the range in seconds.
         max_pixels: most pixels of a frame after resizing, where the model allows.
         min_pixels: least pixels of a frame after resizing, where the model allows.
+        moments: `times_s`, moments whose frames are taken, in seconds, which stands alone; and
+            `key_frames`: only frames that are stored whole are taken, which costs least.
 
     The content is taken when the expression is appended; MediaRefused is raised there.
     """
     _check_bounds(max_pixels, min_pixels)
     _check_window(num_frames, fps, start_s, end_s)
+    times_s = moments.get("times_s")
 
     def load() -> VideoPart:
         source, rate = video_source(path, fps)
-        return VideoPart(source, num_frames, rate, start_s, end_s, max_pixels, min_pixels)
+        return VideoPart(
+            source,
+            num_frames,
+            rate,
+            start_s,
+            end_s,
+            max_pixels,
+            min_pixels,
+            times_s=None if times_s is None else tuple(map(float, times_s)),
+            key_frames=moments.get("key_frames", False),
+        )
 
     return Expr((Picture(load, "video", path),))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmserve.core import (
     BadRequest,
@@ -25,7 +25,7 @@ from mmserve.core import (
     UrlSource,
     VideoPart,
 )
-from mmserve.server.fields import Body, integer, list_of, number, shown, text, wrong
+from mmserve.server.fields import Body, boolean, integer, list_of, number, shown, text, wrong
 from mmserve.server.frames import split_frames
 
 __all__ = [
@@ -49,6 +49,7 @@ _PIXELS = integer(1, 2**40)
 _FRAMES = integer(1, 1_000_000)
 _RATE = number(1e-6, 1e6)
 _SECONDS = number(0.0, 1e9)
+_MAX_TIMES = 1024
 
 
 def no_file(file_id: str, name: str) -> BytesSource:
@@ -56,6 +57,30 @@ def no_file(file_id: str, name: str) -> BytesSource:
     message = f"there is no file {shown(file_id)}"
     hint = "upload it with POST /v1/files, which gives its id"
     raise NotFound(message, hint=hint, field=name, what="file", name=file_id[:_MAX_FILE_ID])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """Which moments of one clip are meant; see `VideoPart`."""
+
+    start_s: float | None = None
+    end_s: float | None = None
+    times_s: tuple[float, ...] | None = None
+    key_frames: bool = False
+
+    @classmethod
+    def take(cls, body: Body) -> Moments:
+        """Read the fields from a clip's object. Changes: they count as known."""
+        moments = cls(
+            start_s=body.take("start_s", _SECONDS, None),
+            end_s=body.take("end_s", _SECONDS, None),
+            times_s=body.take("times_s", list_of(_SECONDS, most=_MAX_TIMES), None),
+            key_frames=body.take("key_frames", boolean, default=False),
+        )
+        start_s, end_s = moments.start_s, moments.end_s
+        if start_s is not None and end_s is not None and end_s <= start_s:
+            raise wrong(body.name("end_s"), end_s, f"more than start_s {start_s:g}")
+        return moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,19 +116,21 @@ class MediaDefaults:
         """A picture under these values. Pure."""
         return ImagePart(source, self.max_pixels, self.min_pixels)
 
-    def clip(
-        self, source: MediaSource, start_s: float | None = None, end_s: float | None = None
-    ) -> VideoPart:
+    def clip(self, source: MediaSource, moments: Moments | None = None) -> VideoPart:
         """A clip under these values. Pure."""
-        return VideoPart(
+        moments = moments or Moments()
+        part = VideoPart(
             source,
-            self.num_frames,
-            self.fps,
-            start_s,
-            end_s,
-            self.max_pixels,
-            self.min_pixels,
+            start_s=moments.start_s,
+            end_s=moments.end_s,
+            max_pixels=self.max_pixels,
+            min_pixels=self.min_pixels,
+            times_s=moments.times_s,
+            key_frames=moments.key_frames,
         )
+        if moments.times_s is not None:
+            return part
+        return replace(part, num_frames=self.num_frames, fps=self.fps)
 
     def over(self, other: MediaDefaults) -> MediaDefaults:
         """These values, `other`'s where these say nothing, and its files. Pure."""
@@ -173,14 +200,14 @@ def clip_item(value: object, name: str, defaults: MediaDefaults = MediaDefaults(
     body = Body(value, name)
     frames = body.take("frames", list_of(lambda v, where: _frame(v, where, defaults)), None)
     own = MediaDefaults.take(body)
-    start_s = body.take("start_s", _SECONDS, None)
-    end_s = body.take("end_s", _SECONDS, None)
-    if start_s is not None and end_s is not None and end_s <= start_s:
-        raise wrong(body.name("end_s"), end_s, f"more than start_s {start_s:g}")
+    moments = Moments.take(body)
+    if moments.times_s is not None and own.num_frames is not None:
+        others = "times_s alone, or num_frames and fps without it"
+        raise wrong(body.name("num_frames"), own.num_frames, others)
     if frames is None:
         source = body.need("url", lambda item, where: _clip_source(item, where, defaults))
         body.finish()
-        return own.over(defaults).clip(source, start_s, end_s)
+        return own.over(defaults).clip(source, moments)
     body.neutral("url")
     body.finish()
     if not frames:
@@ -189,7 +216,7 @@ def clip_item(value: object, name: str, defaults: MediaDefaults = MediaDefaults(
     sized = MediaDefaults(
         num_frames=own.num_frames, max_pixels=own.max_pixels, min_pixels=own.min_pixels
     )
-    return sized.clip(FramesSource(frames, rate), start_s, end_s)
+    return sized.clip(FramesSource(frames, rate), moments)
 
 
 def _source(value: object, name: str, defaults: MediaDefaults) -> UrlSource | BytesSource:

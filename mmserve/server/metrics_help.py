@@ -12,6 +12,7 @@ HELP: Mapping[str, str] = {
     "slots_cached": "Slots whose KV nobody uses now; reused on a hit, evicted when needed.",
     "slots_held": "Slots that running sequences use.",
     "feature_tokens": "Tokens of encoded pictures and frames kept on the device.",
+    "feature_bytes": "Bytes of encoded pictures and frames kept on the device.",
     "running": "Sequences that hold KV now.",
     "waiting": "Sequences accepted that have not started, or were retracted.",
     "steps_total": "Forward passes.",

@@ -100,6 +100,19 @@ def test_a_file_is_told_as_it_came(site) -> None:
     assert site.http.get(f"/v1/files/{told['id']}/content").content == PICTURE
 
 
+def test_what_was_uploaded_is_never_run(site) -> None:
+    """Its name opens no path, and its content is no page, whatever they look like."""
+    name, page = "../../etc/passwd", b"<html><script>alert(1)</script>"
+    files = {"file": (name, page, "text/html")}
+    told = site.http.post("/v1/files", files=files, data={"purpose": "vision"}).json()
+    content = site.http.get(f"/v1/files/{told['id']}/content")
+
+    assert told["filename"] == name
+    assert content.content == page
+    assert content.headers["content-type"] == "application/octet-stream"
+    assert content.headers["x-content-type-options"] == "nosniff"
+
+
 def test_a_deleted_file_is_not_found(site) -> None:
     """By any route, like one that never was."""
     file_id = id_of(site.http)

@@ -130,6 +130,10 @@ def test_clip_items() -> None:
         {"url": 5},
         {"url": "http://h/c", "start_s": 3, "end_s": 3},
         {"url": "http://h/c", "num_frames": 0},
+        {"url": "http://h/c", "times_s": [1, -1]},
+        {"url": "http://h/c", "times_s": 3},
+        {"url": "http://h/c", "times_s": [1], "num_frames": 2},
+        {"url": "http://h/c", "key_frames": 1},
         {"url": "http://h/c", "fps": 0},
         {"url": "http://h/c", "start_s": -1},
         {"url": "http://h/c", "frames": ["AAAA"]},
@@ -149,3 +153,12 @@ def test_own_values_come_first() -> None:
     body = MediaDefaults(num_frames=4, max_pixels=100)
     clip = clip_item({"url": "http://h/c", "num_frames": 2}, "x", body)
     assert (clip.num_frames, clip.max_pixels) == (2, 100)
+
+
+def test_a_clips_moments_may_be_named():
+    """Times replace what the request says of all clips; key frames go along with it."""
+    body = MediaDefaults(num_frames=4, fps=2.0)
+    named = clip_item({"url": "http://h/c", "times_s": [0, 2.5]}, "x", body)
+    assert named == VideoPart(UrlSource("http://h/c"), times_s=(0.0, 2.5))
+    keys = clip_item({"url": "http://h/c", "key_frames": True}, "x", body)
+    assert keys == VideoPart(UrlSource("http://h/c"), 4, 2.0, key_frames=True)

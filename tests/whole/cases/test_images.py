@@ -6,10 +6,21 @@ import io
 import struct
 import zlib
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
-from support.oracle import Asker, data_uri, differ, encoded, image_part, png, refused, same
+from support.oracle import (
+    Asker,
+    Reply,
+    data_uri,
+    differ,
+    encoded,
+    image_part,
+    png,
+    refused,
+    same,
+)
 
 import mmserve as sgl
 
@@ -45,37 +56,43 @@ def canary(ask: Asker) -> None:
 
 @pytest.mark.parametrize("tag", [2, 3, 6, 8])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_orientation_is_applied(ask: Asker, tag: int, kind: str) -> None:
-    """A picture with an orientation tag is seen as viewers show it."""
+def test_orientation_is_applied_on_every_path(
+    ask: Asker, media_host, media_folder, engine, server_url, tag: int, kind: str
+) -> None:
+    """A picture with an orientation tag is seen as viewers show it, however it came."""
     exif = Image.Exif()
     exif[0x0112] = tag
     options = {"quality": 95} if kind == "JPEG" else {}
     tagged = encoded(quadrants(), kind, exif=exif.tobytes(), **options)
+    assert (b"eXIf" in tagged) == (kind == "PNG")
     plain = Image.open(io.BytesIO(tagged))
     upright = png(ImageOps.exif_transpose(plain).convert("RGB"))
     control = png(Image.fromarray(np.asarray(plain.convert("RGB"))))
-    answer = ask.chat(tagged, QUESTION)
-    same(answer, ask.chat(upright, QUESTION))
-    differ(answer, ask.chat(control, QUESTION))
-
-
-def test_orientation_is_applied_on_every_path(ask: Asker, media_host, engine) -> None:
-    """Data URI, http and the language see one tagged picture alike."""
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    tagged = encoded(quadrants(), "JPEG", quality=95, exif=exif.tobytes())
-    plain = Image.open(io.BytesIO(tagged))
-    upright = png(ImageOps.exif_transpose(plain).convert("RGB"))
     reference = ask.chat(upright, QUESTION)
-    url = media_host.put("/a.jpg", tagged, "image/jpeg")
-    same(ask.chat(image_part(url), QUESTION), reference)
+    differ(reference, ask.chat(control, QUESTION))
+    path = media_folder / f"{tag}.{kind}"
+    path.write_bytes(tagged)
+    file = httpx.post(
+        f"{server_url}/v1/files", files={"file": ("a", tagged)}, data={"purpose": "vision"}
+    )
+    for url in (
+        data_uri(tagged),
+        media_host.put(f"/{tag}.{kind}", tagged),
+        f"file://{path}",
+        file.json()["id"],
+    ):
+        same(ask.chat(image_part(url), QUESTION), reference)
 
     @sgl.function
-    def program(s):
-        s += sgl.user(sgl.image(tagged) + QUESTION)
+    def program(s, picture):
+        s += sgl.user(sgl.image(picture) + QUESTION)
         s += sgl.assistant(sgl.gen("a", max_tokens=8, temperature=0))
 
-    assert program.run(backend=engine)["a"] == reference.text
+    with sgl.RuntimeEndpoint(server_url) as endpoint:
+        for backend in (engine, endpoint):
+            for picture in (tagged, str(path), plain):
+                answer = program.run(picture, backend=backend)["a"]
+                assert answer == reference.text, (backend, type(picture))
 
 
 def test_transparency_lies_over_white(ask: Asker) -> None:
@@ -102,8 +119,9 @@ def test_extreme_aspect_ratio_is_refused(ask: Asker, size: tuple[int, int]) -> N
 
 @pytest.mark.parametrize("size", [(1000, 5), (5, 1000)])
 def test_aspect_ratio_at_the_limit_is_served(ask: Asker, size: tuple[int, int]) -> None:
-    """Exactly 200 to 1 is served in both directions."""
-    assert ask.chat(png(solid("red", size)), QUESTION).status == 200
+    """Exactly 200 to 1 is served in both directions, streaming or not."""
+    for stream in (False, True):
+        assert ask.chat(png(solid("red", size)), QUESTION, stream=stream).status == 200
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 1), (1, 3), (3, 3), (1, 200), (200, 1)])
@@ -163,9 +181,9 @@ def test_animated_pictures_count_as_their_first_frame(ask: Asker, kind: str) -> 
 
 
 def test_pictures_smaller_than_a_patch_are_served(ask: Asker) -> None:
-    """Sizes around one patch have at least one picture token."""
+    """Sizes around one patch, of 14 x 14 pixels, have at least one picture token."""
     bare = ask.chat(QUESTION)
-    for size in [(7, 72), (72, 7), (7, 7), (8, 8)]:
+    for size in [(13, 126), (126, 13), (13, 13), (14, 14), (257, 27)]:
         answer = ask.chat(png(solid("red", size)), QUESTION)
         assert answer.status == 200
         assert answer.prompt_tokens > bare.prompt_tokens
@@ -173,18 +191,31 @@ def test_pictures_smaller_than_a_patch_are_served(ask: Asker) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "media_type"),
     [
-        b'<svg xmlns="http://www.w3.org/2000/svg"><rect width="9" height="9"/></svg>',
-        b"%PDF-1.7\n%....",
-        b"just some text",
+        (b'<svg xmlns="http://www.w3.org/2000/svg"><rect width="9"/></svg>', "image/svg+xml"),
+        (b'\xef\xbb\xbf <?xml version="1.0"?><svg width="9" height="9"/>', "image/png"),
+        (b"%PDF-1.7\n%....", "application/pdf"),
+        (b"just some text", "image/png"),
+        (b"<!doctype html><html></html>", "image/jpeg"),
     ],
 )
-def test_documents_are_refused_with_what_is_supported(ask: Asker, content: bytes) -> None:
+def test_documents_are_refused_with_what_is_supported(
+    ask: Asker, media_host, content: bytes, media_type: str
+) -> None:
     """SVG, PDF and text are never rendered; the message lists formats that work."""
-    message = refused(ask, image_part(data_uri(content, "image/svg+xml")), QUESTION)
-    assert "JPEG" in message
-    assert "PNG" in message
+    for url in (data_uri(content, media_type), media_host.put("/x", content, media_type)):
+        message = refused(ask, image_part(url), QUESTION)
+        assert "not supported" in message or "no recognised" in message
+        assert "JPEG" in message
+        assert "PNG" in message
+    canary(ask)
+
+
+def test_a_damaged_heic_is_refused_by_name(ask: Asker) -> None:
+    """With the extra to install, where there is no decoder."""
+    header = b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(40)
+    assert "HEIC" in refused(ask, image_part(data_uri(header, "image/heic")), QUESTION)
 
 
 def test_avif_is_served(ask: Asker) -> None:
@@ -215,10 +246,10 @@ def test_declared_types_do_not_matter(ask: Asker, media_host) -> None:
 
 
 def padded_pngs() -> list[bytes]:
-    """PNGs whose base64 ends in one and in two padding signs."""
+    """PNGs whose base64 ends in one and in two padding signs, and has signs that vary."""
     found = {}
     for length in range(3):
-        text = b"tEXtComment\0" + b"x" * length
+        text = b"tEXtComment\0" + b"\xff" * (3 + length)
         body = text[4:]
         chunk = struct.pack(">I", len(body)) + text + struct.pack(">I", zlib.crc32(text))
         plain = png(quadrants())
@@ -235,8 +266,32 @@ def test_base64_may_lack_padding_but_not_be_wrong(ask: Asker) -> None:
         reference = ask.chat(image_part(uri), QUESTION)
         same(ask.chat(image_part(uri.rstrip("=")), QUESTION), reference)
         head, _, body = uri.partition(",")
+        assert {"+", "/"} & set(body)
         safe = f"{head},{body.replace('+', '-').replace('/', '_')}"
         same(ask.chat(image_part(safe), QUESTION), reference)
         middle = len(body) // 2
         illegal = f"{head},{body[:middle]}*{body[middle:]}"
         refused(ask, image_part(illegal), QUESTION)
+
+
+def test_bare_base64_may_lack_padding_but_not_be_wrong(ask: Asker) -> None:
+    """The same holds for content that is no address, in a native request."""
+
+    def answer(words: str) -> Reply:
+        sampling = {"max_new_tokens": 8, "temperature": 0}
+        body = {"text": "<image>", "image_data": words, "sampling_params": sampling}
+        return ask.post("/generate", body)
+
+    for content in padded_pngs():
+        words = data_uri(content).partition(",")[2]
+        reference = answer(words)
+        safe = words.replace("+", "-").replace("/", "_").rstrip("=")
+        assert reference.status == 200
+        for spelled in (words.rstrip("="), safe, f"data:;base64,{safe}"):
+            assert answer(spelled).body["text"] == reference.body["text"]
+        middle = len(words) // 2
+        for wrong in (
+            f"{words[:middle]}*{words[middle:]}",
+            f"{words[:middle]}={words[middle:]}",
+        ):
+            assert answer(wrong).status == 400

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import struct
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -366,107 +363,6 @@ def test_what_was_sent_is_not_repeated(ask: Asker, hosts, caplog, way: str) -> N
             assert "abc123" not in text
             assert len(words) <= 100 or words[:101] not in text
         caplog.clear()
-
-
-# --- hosts that do not answer ----------------------------------------------------------------
-
-
-class SilentHost:
-    """Takes connections, and answers them with a picture once it is released."""
-
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._changed = threading.Condition()
-        self._waiting: list[socket.socket] = []
-        self._is_released = False
-        self._thread = threading.Thread(target=self._listen)
-        self._thread.start()
-
-    def url(self, number: int) -> str:
-        """One of its addresses."""
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/{number}.png"
-
-    def until_asked(self, num: int) -> None:
-        """Wait for so many connections."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self._waiting) >= num, 30)
-
-    def release(self) -> None:
-        """Answer all who wait, and all to come."""
-        with self._changed:
-            self._is_released = True
-            waiting, self._waiting = self._waiting, []
-        for connection in waiting:
-            self._answer(connection)
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listener.close()
-
-    def _listen(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                self._take(self._listener.accept()[0])
-
-    def _take(self, connection: socket.socket) -> None:
-        with self._changed:
-            if not self._is_released:
-                self._waiting.append(connection)
-                self._changed.notify_all()
-                return
-        self._answer(connection)
-
-    def _answer(self, connection: socket.socket) -> None:
-        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(PICTURE)}\r\n\r\n".encode()
-        with connection, contextlib.suppress(OSError):
-            connection.sendall(head + PICTURE)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(4096):
-                pass
-
-
-def test_a_silent_host_holds_nobody_else_up(tiny_directory: Path, hosts) -> None:
-    """While sixteen wait for it, media in requests and of other hosts are answered."""
-    permitted, _ = hosts
-    permitted.pages["/a.png"] = (200, {}, PICTURE)
-    host = SilentHost()
-    settings = {"allow_private_hosts": True, "fetch_timeout_s": 300.0}
-    with (
-        contextlib.closing(host),
-        serving(tiny_directory, **settings) as ask,
-        ThreadPoolExecutor(16) as threads,
-    ):
-        waiting = [
-            threads.submit(
-                lambda number: (
-                    httpx.post(
-                        f"{ask.url}/v1/chat/completions",
-                        json={
-                            "messages": [
-                                {"role": "user", "content": [image_part(host.url(number))]}
-                            ],
-                            "max_tokens": 1,
-                        },
-                        timeout=300.0,
-                    ).status_code
-                ),
-                number,
-            )
-            for number in range(16)
-        ]
-        try:
-            host.until_asked(6)
-            near = [ask.chat(PICTURE, QUESTION).status for _ in range(30)]
-            far = ask.chat(image_part(permitted.url("/a.png", host="localhost")), QUESTION)
-            still_waiting = [not future.done() for future in waiting]
-        finally:
-            host.release()
-        assert near == [200] * 30
-        assert far.status == 200
-        assert still_waiting == [True] * 16
-        assert [future.result() for future in waiting] == [200] * 16
 
 
 def test_a_page_is_refused_as_a_page(ask: Asker, hosts) -> None:

@@ -81,3 +81,14 @@ def test_a_file_that_is_empty_is_refused(client: openai.OpenAI) -> None:
     """At once."""
     with pytest.raises(openai.BadRequestError, match="empty"):
         client.files.create(file=("a.png", b""), purpose="vision")
+
+
+def test_a_file_expires_when_the_client_asks(client: openai.OpenAI, pictures) -> None:
+    """`expires_after` counts from the upload, and `expires_at` says when."""
+    after = {"anchor": "created_at", "seconds": 3600}
+    file = client.files.create(
+        file=("c.png", pictures[0]), purpose="vision", expires_after=after
+    )
+
+    assert file.expires_at == file.created_at + 3600
+    assert client.files.retrieve(file.id).expires_at == file.expires_at
