@@ -69,23 +69,19 @@ def test_a_silent_host_leaves_threads_to_others(threads: FetchThreads) -> None:
     assert sorted(dead.ended) == list(range(100))
 
 
-def test_hosts_take_turns(threads: FetchThreads) -> None:
-    """With all threads taken, each host that waits has some of those that come free."""
-    hosts = [Host(str(number)) for number in range(4)]
-    for host in hosts:
-        for number in range(20):
-            threads.submit(host.name, host.work(number))
-    hosts[0].until(num_begun=6)
-    hosts[1].until(num_begun=6)
-    hosts[2].until(num_begun=4)
-    hosts[0].answers.set()
-    hosts[3].until(num_begun=1)
+def test_hosts_take_turns(threads: FetchThreads, monkeypatch) -> None:
+    """With all threads taken, one that comes free goes to another host, if that waits."""
+    monkeypatch.setattr(fetching, "_NUM_THREADS", 1)
+    begun: list[str] = []
+    first = Host("a")
+    threads.submit("a", first.work())
+    first.until(num_begun=1)
+    for name in ("a1", "a2", "b1", "b2", "c1"):
+        threads.submit(name[0], lambda name=name: begun.append(name))
+    first.answers.set()
+    threads.shutdown()
 
-    assert sum(host.num_begun for host in hosts[1:]) <= fetching._NUM_THREADS
-    for host in hosts:
-        host.answers.set()
-    for host in hosts:
-        host.until(num_ended=20)
+    assert begun == ["a1", "b1", "c1", "a2", "b2"]
 
 
 def test_too_much_waiting_is_busy(threads: FetchThreads, monkeypatch) -> None:
