@@ -32,8 +32,8 @@ def engine_counters(
 ) -> dict[str, float]:
     """One flat mapping; names in `_total` only grow, others are gauges. Pure.
 
-    `slots` = `slots_free` + `slots_cached` + `slots_held` at all times. `feature_bytes` are those
-    of one token.
+    `slots` = `slots_free` + `slots_cached` + `slots_held` at all times. The argument
+    `feature_bytes` is of one token.
     """
     named: dict[str, float] = {
         "slots": counts.slots_total,

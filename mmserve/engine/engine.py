@@ -88,6 +88,7 @@ class Engine:
         self._media_pool = ThreadPoolExecutor(
             2 * _INTAKE_THREADS, thread_name_prefix="mmserve-intake"
         )
+        self._clip_pool = ThreadPoolExecutor(_INTAKE_THREADS, thread_name_prefix="mmserve-look")
         self._fetch_threads = FetchThreads()
         self._grammars: dict[EngineTicket, Future[NewMatcher]] = {}
         """What tickets wait for; nothing else is held for them meanwhile."""
@@ -141,11 +142,17 @@ class Engine:
             if host:
                 self._fetch_threads.submit(host, take_in)
             else:
-                (self._media_pool if media else self._text_pool).submit(take_in)
+                self._threads_for(media).submit(take_in)
         except Busy as error:
             ticket.refuse(error)
         except RuntimeError:  # the pool is shut down
             ticket.refuse(_closed())
+
+    def _threads_for(self, media: tuple[ImagePart | VideoPart, ...]) -> ThreadPoolExecutor:
+        """Looks at clips may take long, and hold up neither pictures nor text. Pure."""
+        if any(isinstance(part, VideoPart) for part in media):
+            return self._clip_pool
+        return self._media_pool if media else self._text_pool
 
     def _take_in(
         self, request: Request, ticket: EngineTicket, new_matcher: NewMatcher | None
@@ -294,6 +301,7 @@ class Engine:
             self._parts.grammars.close()
             self._text_pool.shutdown(wait=True)
             self._media_pool.shutdown(wait=True)
+            self._clip_pool.shutdown(wait=True)
             self._fetch_threads.shutdown()
             self._hints.close()
             self._loop.close()

@@ -215,6 +215,7 @@ class EngineLoop:
             if news.finish is not None:
                 self._ends[news.finish.reason] += 1
                 self._forget(update.sequence_id, stream.ticket)
+                self._let_go(stream.prepared)
 
     def _stopped(self, update: SequenceUpdate, stop: Finish) -> SequenceUpdate:
         """The update that ends a sequence whose last token completed a stop text."""
@@ -320,6 +321,14 @@ class EngineLoop:
         several = (self._streams[number].prepared for number in ids)
         found = {id(prepared.media_ms): prepared for prepared in several}
         return list(found.values())
+
+    def _let_go(self, prepared: Prepared) -> None:
+        """A sequence has ended. Changes: what is awaited; its pixels may not be decoded."""
+        nobodys = [one for one in prepared.items if self._scheduler.is_for_nobody(one)]
+        if self._plane is None or not nobodys:
+            return
+        for digest in self._plane.let_go(nobodys):
+            self._publish(self._scheduler.refuse(digest, Aborted("nobody needs the picture")))
 
     def _take_pixels(self, pixels: Pixels) -> None:
         if not self._is_open:

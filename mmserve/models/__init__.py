@@ -20,7 +20,7 @@ from mmserve.models.ports import (
     PictureEncoder,
 )
 from mmserve.models.registry import build_model, read_config
-from mmserve.models.weights import weight_files
+from mmserve.models.shards import weight_files
 
 __all__ = [
     "FAMILIES",

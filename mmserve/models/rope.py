@@ -127,6 +127,8 @@ def _parse(
     share = float(spec.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1)
     if share != 1.0 and family not in _PARTIAL:
         refuse(family, "partial rotary embedding")
+    if kind in _BY_FACTOR and not spec.get("factor"):
+        refuse(family, f"rope type {kind!r} without a factor")
     original, longest = _contexts(config, spec)
     low, high = ("beta_slow", "beta_fast") if kind == "yarn" else _LLAMA3_BOUNDS
     factor = float(spec.get("factor") or (longest / original if kind in _BY_CONTEXT else 1.0))
@@ -158,6 +160,7 @@ def _check_pairs(family: str, config: Config, rope: RopeConfig) -> None:
 
 
 _LLAMA3_BOUNDS = ("low_freq_factor", "high_freq_factor")
+_BY_FACTOR = ("linear", "llama3")
 _BY_CONTEXT = ("longrope", "yarn")
 """Kinds whose factor, if none is given, is that between longest and original context."""
 

@@ -11,18 +11,17 @@ Older and newer releases of transformers spell them differently; all are accepte
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
-from mmserve.core import ModelRefused, WeightMismatch
+from mmserve.core import WeightMismatch
 from mmserve.kernels import Linear, QuantizedLinear
+from mmserve.models.shards import opened_weights, tensor_files
 
 __all__ = ["Product", "SafetensorsSource", "TensorSource", "Weights", "canonical_name"]
 
@@ -69,18 +68,12 @@ class SafetensorsSource:
     """Tensors of a Hugging Face directory, in one file or in shards.
 
     Raises:
-        ModelRefused: no weights are there, or an index names a file that is not.
+        ModelRefused: no weights are there, or not all, or a file is not whole.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._files: dict[str, Path] = {}
-        self._names: dict[str, str] = {}
-        for path in weight_files(directory):
-            with safe_open(path, framework="pt") as file:
-                for own in file.keys():  # noqa: SIM118 - not a mapping
-                    name = canonical_name(own)
-                    self._names[name] = own
-                    self._files[name] = path
+        self._files = tensor_files(directory)
+        self._names = {canonical_name(own): own for own in self._files}
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -89,23 +82,10 @@ class SafetensorsSource:
 
     def read(self, name: str) -> Tensor:
         """See `TensorSource`."""
-        with safe_open(self._files[name], framework="pt") as file:
-            return file.get_tensor(self._names[name])
-
-
-def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files of a checkpoint, in order. Raises ModelRefused. Pure."""
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        files = [directory / name for name in names]
-    else:
-        files = sorted(directory.glob("*.safetensors"))
-    missing = [path.name for path in files if not path.is_file()]
-    if missing or not files:
-        what = f"weight file {missing[0]}" if missing else "a .safetensors file"
-        raise ModelRefused(f"{directory} lacks {what}", path=str(directory))
-    return files
+        own = self._names[name]
+        with opened_weights(self._files[own]) as file:
+            tensor: Tensor = file.get_tensor(own)
+        return tensor
 
 
 class Weights:
@@ -152,6 +132,9 @@ class Weights:
         if got != want:
             message = f"tensor {own!r} has shape {got}, the configuration asks for {want}"
             raise WeightMismatch(message, name=own, want=want, got=got)
+        if not tensor.is_floating_point():
+            message = f"tensor {own!r} holds {tensor.dtype}, quantized weights are not read"
+            raise WeightMismatch(message, name=own, want=self.dtype, got=tensor.dtype)
         return tensor.to(self.device, dtype or self.dtype).contiguous()
 
     def linear(

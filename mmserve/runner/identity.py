@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mmserve.core import ModelRefused
 from mmserve.models import weight_files
 
 __all__ = ["eos_token_ids", "fingerprint"]
@@ -42,11 +43,18 @@ def _update(digest: hashlib.blake2b, path: Path) -> None:
 
 
 def eos_token_ids(path: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
-    """Every token that the checkpoint's files name as an end, ascending. Pure."""
+    """Every token that the checkpoint's files name as an end, ascending.
+
+    Pure. Raises ModelRefused: a file is no JSON, or names what is no token.
+    """
     found: set[int] = set()
     for values in (_json(path / "generation_config.json"), config, config.get("text_config")):
         named = (values or {}).get("eos_token_id")
-        found.update([named] if isinstance(named, int) else named or [])
+        ids = named if isinstance(named, list) else [] if named is None else [named]
+        if not all(isinstance(one, int) for one in ids):
+            message = f"eos_token_id is {named!r}, not the numbers of tokens"
+            raise ModelRefused(message, path=str(path))
+        found.update(ids)
     found.update(_tokenizer_eos(path))
     return tuple(sorted(found))
 
@@ -62,5 +70,8 @@ def _tokenizer_eos(path: Path) -> set[int]:
 def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    values = json.loads(path.read_text())
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelRefused(f"{path} is not JSON: {error}", path=str(path)) from error
     return values if isinstance(values, dict) else {}

@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 
-from mmserve.core import BadRequest, EngineConfig, ModelInfo, Runner, default_threads
+from mmserve.core import (
+    BadRequest,
+    EngineConfig,
+    ModelInfo,
+    ModelRefused,
+    Runner,
+    default_threads,
+)
 from mmserve.kernels import TorchAttention
 from mmserve.models import Checkpoint, Model, build_model, read_config
 from mmserve.runner.feature_store import FeatureStore
@@ -79,7 +86,7 @@ def _info(
         path=str(path),
         context_length=context,
         vocab_size=text.vocab_size,
-        eos_token_ids=tuple(i for i in eos_token_ids(path, raw) if i < text.vocab_size),
+        eos_token_ids=_ends(path, raw, text.vocab_size),
         bos_token_id=bos if isinstance(bos, int) else None,
         image_token_id=model.image_token_id,
         num_slots=config.num_slots or max(1, min(most, config.kv_bytes // per_token)),
@@ -87,6 +94,18 @@ def _info(
         feature_bytes_per_token=text.hidden_size * (1 + text.num_deep) * dtype.itemsize,
         fingerprint=fingerprint(path, raw),
     )
+
+
+def _ends(path: Path, raw: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """Tokens that end an answer, of those that the model has. Raises ModelRefused. Pure."""
+    ends = tuple(one for one in eos_token_ids(path, raw) if 0 <= one < vocab_size)
+    if not ends:
+        raise ModelRefused(
+            f"no file of {path} names a token that ends an answer",
+            hint="write eos_token_id into generation_config.json",
+            path=str(path),
+        )
+    return ends
 
 
 def _device(name: str) -> torch.device:
@@ -110,5 +129,6 @@ def _dtype(name: str, raw: Mapping[str, Any], device: torch.device) -> torch.dty
     if device.type == "cpu":
         return torch.float32
     inner = raw.get("text_config") or {}
-    saved = raw.get("dtype") or raw.get("torch_dtype") or inner.get("torch_dtype")
-    return _DTYPES.get(str(saved), torch.bfloat16)
+    named = (part.get(key) for part in (raw, inner) for key in ("dtype", "torch_dtype"))
+    saved = next((str(one) for one in named if one), "")
+    return _DTYPES.get(saved.removeprefix("torch."), torch.bfloat16)

@@ -167,6 +167,11 @@ class Scheduler:
         """Ids of live sequences that have this picture, in order. Pure."""
         return self._desk.needers(digest)
 
+    def is_for_nobody(self, digest: bytes) -> bool:
+        """Whether its pixels are awaited, and nobody needs them any more. Pure."""
+        is_needed = bool(self.needers(digest)) or self.is_anticipated(digest)
+        return self._desk.is_awaited(digest) and not is_needed
+
     def provide(
         self,
         digest: bytes,

@@ -1,4 +1,6 @@
-"""Pixels on demand: a bounded pool that decodes each picture once for all who ask at a time.
+"""Pixels on demand: bounded pools that decode each picture once for all who ask at a time.
+
+Pictures and passes over clips have threads of their own, so that no picture waits for a clip.
 
 request -> under way already?  yes: wait along
               no: one job, which waits for its sources
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -54,19 +56,63 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _ClipQueue:
-    """Frames of one clip that are wanted, and who wants each at which place."""
+    """Frames of one clip that are wanted, and who wants each at which place.
+
+    Args:
+        source: a frame of the clip.
+        wishes: numbers of the wanted frames.
+        wanted_by: jobs that want each, and the frame's place in the job.
+        position: number behind the last frame that the running pass has given.
+        late: numbers wanted since the pass went by them, left to the next pass.
+    """
 
     source: ClipFrame
     wishes: Wishes = field(default_factory=Wishes)
     wanted_by: dict[int, list[tuple[_Job, int]]] = field(default_factory=dict)
+    position: int = 0
+    late: set[int] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Changes: a pass stands at the clip's start."""
+        self.position = 0
+        self.late.clear()
 
     def add(self, number: int, job: _Job, place: int) -> None:
+        """Changes: one more is wanted."""
+        if number < self.position and number not in self.wanted_by:
+            self.late.add(number)
         self.wanted_by.setdefault(number, []).append((job, place))
         self.wishes.add(number)
 
     def take(self, number: int) -> list[tuple[_Job, int]]:
+        """Who wants a frame that has come. Changes: it is not wanted any more."""
+        self.position = max(self.position, number + 1)
+        wanted = self.wanted_by.pop(number, [])
+        if wanted:
+            self._remove(number)
+        return wanted
+
+    def failed(self) -> set[bytes]:
+        """Digests of items that the running pass fails if it ends here. Pure."""
+        return {
+            job.item.digest
+            for number, wanted in self.wanted_by.items()
+            if number not in self.late
+            for job, _ in wanted
+        }
+
+    def let_go(self, digests: Collection[bytes]) -> None:
+        """Changes: these items want nothing any more."""
+        for number, wanted in list(self.wanted_by.items()):
+            left = [one for one in wanted if one[0].item.digest not in digests]
+            self.wanted_by[number] = left
+            if not left:
+                del self.wanted_by[number]
+                self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        self.late.discard(number)
         self.wishes.remove(number)
-        return self.wanted_by.pop(number)
 
 
 class PixelPool:
@@ -75,13 +121,14 @@ class PixelPool:
     Args:
         processor: makes the model's inputs.
         decoder: makes pixels.
-        num_workers: most pictures or clips decoded at once.
+        num_workers: most pictures decoded at once, and most clips beside them.
     """
 
     def __init__(self, processor: Processor, decoder: Decoder, num_workers: int) -> None:
         self._processor = processor
         self._decoder = decoder
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="mmserve-decode")
+        self._passes = ThreadPoolExecutor(num_workers, thread_name_prefix="mmserve-clip")
         self._lock = threading.Lock()
         self._waiting: dict[bytes, list[tuple[OnReady, MediaKind, int]]] = {}
         self._clips: dict[bytes, _ClipQueue] = {}
@@ -107,12 +154,31 @@ class PixelPool:
                 if len(waiting) == 1:
                     clips += self._begin(item)
             for clip_digest in clips:
-                self._pool.submit(self._clip, clip_digest)
+                self._passes.submit(self._clip, clip_digest, self._clips[clip_digest])
+
+    def let_go(self, digests: Collection[bytes]) -> list[bytes]:
+        """Items of `digests` that were under way; who asked for them hears nothing more.
+
+        Changes: nothing is decoded for them that has not begun; a pass over a clip of which
+        nobody wants a frame ends.
+        """
+        with self._lock:
+            gone = [digest for digest in digests if self._waiting.pop(digest, None)]
+            for clip_digest, queue in list(self._clips.items()):
+                queue.let_go(gone)
+                if not queue.wanted_by:
+                    queue.wishes.end()
+                    del self._clips[clip_digest]
+        return gone
 
     def close(self) -> None:
-        """Finish what is being decoded, abort the rest. Idempotent."""
+        """Finish pictures that are being decoded, abort the rest of clips too. Idempotent."""
         with self._lock:
             self._is_closed = True
+            clips = list(self._clips.values())
+        for queue in clips:
+            queue.wishes.end()
+        self._passes.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
         for digest in list(self._waiting):
             self._deliver(digest, None, Aborted("was not decoded: the media plane was closed"))
@@ -124,50 +190,63 @@ class PixelPool:
         if not sources:
             self._pool.submit(self._finish, [job])
         clips: list[bytes] = []
+        pictures: dict[bytes, tuple[PictureFile, list[int]]] = {}
         for place, source in enumerate(sources):
             if isinstance(source, PictureFile):
-                self._pool.submit(self._picture, job, place, source)
+                pictures.setdefault(source.digest, (source, []))[1].append(place)
                 continue
             queue = self._clips.get(source.digest)
             if queue is None:
                 queue = self._clips[source.digest] = _ClipQueue(source)
                 clips.append(source.digest)
             queue.add(source.number, job, place)
+        for picture, places in pictures.values():
+            self._pool.submit(self._picture, job, places, picture)
         return clips
 
-    def _picture(self, job: _Job, place: int, source: PictureFile) -> None:
+    def _picture(self, job: _Job, places: Sequence[int], source: PictureFile) -> None:
         started = perf_counter()
+        with self._lock:
+            if job.item.digest not in self._waiting:
+                return
+            self.num_pictures += 1
         try:
-            with self._lock:
-                self.num_pictures += 1
             pixels = self._decoder.picture(source.content, source.header)
         except Exception as error:  # noqa: BLE001 - every waiter gets an answer
             self._deliver(job.item.digest, None, _typed(error), _ms_since(started))
         else:
-            self._put([(job, place)], pixels, _ms_since(started))
+            self._put([(job, place) for place in places], pixels, _ms_since(started))
 
-    def _clip(self, clip_digest: bytes) -> None:
-        queue = self._clips[clip_digest]
-        while True:
+    def _clip(self, clip_digest: bytes, queue: _ClipQueue) -> None:
+        """Passes until nothing of the clip is wanted; `close` answers who still waits then."""
+        while self._is_wanted(clip_digest, queue):
             try:
                 self._pass(queue)
-                error = None
             except Exception as failure:  # noqa: BLE001 - every waiter gets an answer
-                error = _typed(failure)
-            with self._lock:
-                failed = [job for wanted in queue.wanted_by.values() for job, _ in wanted]
-                if error or not failed:
-                    del self._clips[clip_digest]
-                    break
-        if error:
-            for digest in {job.item.digest: None for job in failed}:
-                self._deliver(digest, None, error)
+                self._fail(queue, _typed(failure))
+
+    def _is_wanted(self, clip_digest: bytes, queue: _ClipQueue) -> bool:
+        """Whether there is a pass to begin. Changes: the queue, or that there is one."""
+        with self._lock:
+            is_wanted = bool(queue.wanted_by) and not self._is_closed
+            if is_wanted:
+                queue.begin()
+                self.num_clip_passes += 1
+            elif self._clips.get(clip_digest) is queue:
+                del self._clips[clip_digest]
+        return is_wanted
+
+    def _fail(self, queue: _ClipQueue, error: MmserveError) -> None:
+        """Tell those whose frames the pass has failed; others have come too late for it."""
+        with self._lock:
+            failed = set[bytes]() if self._is_closed else queue.failed()
+            queue.let_go(failed)
+        for digest in failed:
+            self._deliver(digest, None, error)
 
     def _pass(self, queue: _ClipQueue) -> None:
         """One walk over the clip, for all frames wanted at or after where it stands."""
         source = queue.source
-        with self._lock:
-            self.num_clip_passes += 1
         num_frames = 0
         started = perf_counter()
         walk = self._decoder.frames(source.content, source.clip, queue.wishes)

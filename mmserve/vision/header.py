@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass
 
 __all__ = [
@@ -46,6 +47,7 @@ _OTHER_PREFIXES = (
 _BINARY_NETPBM = frozenset({b"4", b"5", b"6"})
 _HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
 _AVIF_BRANDS = frozenset({b"avif", b"avis"})
+_WEBP_ANIMATION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,32 @@ def _sniff_text(start: bytes) -> str | None:
 
 
 def is_still(content: bytes) -> bool:
-    """Whether a file given as a clip is one picture; GIF and JPEGs in a row are clips. Pure."""
+    """Whether a file given as a clip is one picture.
+
+    GIF is none, nor are JPEGs in a row, PNG and WebP that say they are animated, and sequences
+    of AVIF. Pure.
+    """
     name = sniff_picture(content)
     if name == "JPEG":
         return b"\xff\xd9\xff\xd8\xff" not in content or b"MPF\0" in content[:65536]
+    if name == "PNG":
+        return _png_frames(content) <= 1
+    if name == "WebP":
+        return content[12:16] != b"VP8X" or not content[20] & _WEBP_ANIMATION
+    if name == "AVIF":
+        return content[8:12] != b"avis"
     return name is not None and name != "GIF"
+
+
+def _png_frames(content: bytes) -> int:
+    """Frames that a PNG's animation chunk announces, 1 if there is none before its pixels."""
+    at, kind = 8, b""
+    while kind != b"IDAT" and at + 12 <= len(content):
+        length, kind = struct.unpack_from(">I4s", content, at)
+        if kind == b"acTL":
+            return int.from_bytes(content[at + 8 : at + 12], "big")
+        at += 12 + length
+    return 1
 
 
 def _brands(content: bytes) -> set[bytes]:

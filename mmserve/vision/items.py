@@ -11,7 +11,15 @@ from mmserve.vision.header import PictureHeader
 from mmserve.vision.processor import Recipe
 from mmserve.vision.refusal import MediaKind
 
-__all__ = ["ClipFrame", "MediaItem", "Origin", "PictureFile", "ResolvedMedia", "Source"]
+__all__ = [
+    "ClipFrame",
+    "FileBytes",
+    "MediaItem",
+    "Origin",
+    "PictureFile",
+    "ResolvedMedia",
+    "Source",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,14 +36,26 @@ class PictureFile:
         return self.read()
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class FileBytes:
+    """A file's content, held for as long as an item is made of it."""
+
+    content: bytes = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ClipFrame:
     """Frame `number` of a clip; `digest` stands for the clip's file."""
 
-    content: bytes = field(repr=False)
+    file: FileBytes
     clip: ClipHeader = field(repr=False)
     digest: bytes
     number: int
+
+    @property
+    def content(self) -> bytes:
+        """The file's bytes. Pure."""
+        return self.file.content
 
     @property
     def frame_digest(self) -> bytes:

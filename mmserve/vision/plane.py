@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from time import perf_counter
+from weakref import WeakValueDictionary
 
 from mmserve.core import (
     BadRequest,
@@ -34,7 +35,14 @@ from mmserve.vision.identity import (
     media_digest,
     new_key,
 )
-from mmserve.vision.items import ClipFrame, MediaItem, Origin, PictureFile, ResolvedMedia
+from mmserve.vision.items import (
+    ClipFrame,
+    FileBytes,
+    MediaItem,
+    Origin,
+    PictureFile,
+    ResolvedMedia,
+)
 from mmserve.vision.probe import probe_picture
 from mmserve.vision.processor import Bounds, FrameFacts, ItemPlan, Processor
 from mmserve.vision.refusal import MediaKind, named, refused
@@ -95,7 +103,8 @@ class _Shot:
 class MediaPlane:
     """Fetches, identifies and sizes media without decoding; decodes and preprocesses on demand.
 
-    Safe to use from any thread. Owns a pool of `config.workers` threads until `close`.
+    Safe to use from any thread. Owns threads for `config.workers` pictures and as
+    many clips until `close`.
 
     Args:
         config: limits and guards.
@@ -125,6 +134,8 @@ class MediaPlane:
         self._decoder = new_decoder(config)
         self._pool = PixelPool(processor, self._decoder, config.workers)
         self._lock = threading.Lock()
+        self._files: WeakValueDictionary[bytes, FileBytes] = WeakValueDictionary()
+        """Files that some item keeps alive."""
         self._num_prepared = 0
 
     def resolve(self, part: ImagePart | VideoPart, *, salt: str, index: int) -> ResolvedMedia:
@@ -195,6 +206,13 @@ class MediaPlane:
         """
         self._pool.request(items, on_ready)
 
+    def let_go(self, digests: Collection[bytes]) -> list[bytes]:
+        """Items of `digests` that were under way; who asked for them hears nothing more.
+
+        Changes: what is decoded. Returns at once.
+        """
+        return self._pool.let_go(digests)
+
     def counters(self) -> MediaCounters:
         """A snapshot of the counters. Pure."""
         pool = self._pool
@@ -207,7 +225,7 @@ class MediaPlane:
         )
 
     def close(self) -> None:
-        """Finish what is being decoded, abort what waits, end the threads. Idempotent."""
+        """Finish pictures being decoded, leave clips, abort what waits. Idempotent."""
         self._pool.close()
 
     def _image(self, part: ImagePart, place: _Place) -> ResolvedMedia:
@@ -252,9 +270,10 @@ class MediaPlane:
         clip = self._clips.get(
             digest, lambda: self._decoder.clip(content), lambda fact: fact.num_frames
         )
+        file = self._held(digest, content)
         shots = tuple(
             _Shot(
-                ClipFrame(content, clip, digest, number),
+                ClipFrame(file, clip, digest, number),
                 clip.width,
                 clip.height,
                 clip.times.seconds(number),
@@ -308,7 +327,14 @@ class MediaPlane:
         return PictureFile(read, header, digest), perf_counter()
 
     def _file(self, content: bytes) -> PictureFile:
-        return PictureFile(lambda: content, *self._known(content))
+        header, digest = self._known(content)
+        file = self._held(digest, content)
+        return PictureFile(lambda: file.content, header, digest)
+
+    def _held(self, digest: bytes, content: bytes) -> FileBytes:
+        """A file's bytes, the same ones for all requests under way that have the file."""
+        with self._lock:
+            return self._files.setdefault(digest, FileBytes(content))
 
     def _known(self, content: bytes) -> _Facts:
         digest = content_digest(self._key, content)

@@ -20,6 +20,7 @@ class Wishes:
         self._lock = threading.Lock()
         self._numbers = sorted(set(numbers))
         self._on_added: Callable[[], None] | None = None
+        self.is_over = False
 
     def __bool__(self) -> bool:
         """Whether any is wanted."""
@@ -37,9 +38,19 @@ class Wishes:
             told()
 
     def remove(self, number: int) -> None:
-        """Changes: the number is not wanted any more."""
+        """Changes: the number is not wanted any more. ValueError if it was not."""
         with self._lock:
-            self._numbers.remove(number)
+            if not self.is_over:
+                self._numbers.remove(number)
+
+    def end(self) -> None:
+        """Changes: nothing is wanted any more, which who listens is told."""
+        with self._lock:
+            self._numbers.clear()
+            self.is_over = True
+            told = self._on_added
+        if told is not None:
+            told()
 
     def next_from(self, position: int) -> int | None:
         """The lowest number wanted at or after `position`. Pure."""
@@ -53,6 +64,6 @@ class Wishes:
             return self._numbers[bisect_left(self._numbers, position) :]
 
     def listen(self, on_added: Callable[[], None] | None) -> None:
-        """Changes: who is told, from the adder's thread, that a number was added."""
+        """Changes: who is told, from the changer's thread, of a number added or of the end."""
         with self._lock:
             self._on_added = on_added

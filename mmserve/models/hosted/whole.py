@@ -23,7 +23,7 @@ from mmserve.models.hosted.eyes import Features, Foreign, HostedEyes, quiet_load
 from mmserve.models.hosted.features import features_alone, features_together
 from mmserve.models.hosted.language import HostedDecoder
 from mmserve.models.ports import Model
-from mmserve.models.weights import weight_files
+from mmserve.models.shards import weight_files
 
 __all__ = ["build_hosted", "is_hosted"]
 

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import resource
-import signal
 import socket
 import sys
 import types
@@ -42,7 +41,6 @@ def main(words: list[str]) -> None:
     from mmserve.vision.children import desk, jobs  # noqa: PLC0415  in the packages entered
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its jobs in its own way
     shared = desk.Desk(socket.socket(fileno=socket_fd), content_fd, pixels_fd)
     logging.basicConfig(level=logging.WARNING, handlers=[_Forward(shared)], force=True)
     shared.line.send({"is_ready": True})

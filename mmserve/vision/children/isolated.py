@@ -106,8 +106,13 @@ class InChildren:
             job = {"clip": clip, "numbers": sorted(told)}
             child.give("frames", content, limits, job)
             while "is_done" not in (answer := child.listen(can_wake=True)):
+                if wishes.is_over:
+                    child.is_sound = False  # in the middle of its job
+                    return
                 if "frame" in answer:
                     number, offset = _counts(child, answer, "frame", "offset")
+                    if number not in told:
+                        raise nonsense(child)
                     pixels = child.pixels(shape, offset)
                     child.tell({"took": 1})
                     told.discard(number)

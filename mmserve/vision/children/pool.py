@@ -104,23 +104,21 @@ class Children:
     def forget(self) -> None:
         """Leave all children to the process that started them. Changes: none is known here."""
         self._lock = threading.Lock()
+        for child in self._waiting:
+            child.leave()
         self._waiting = []
         self._num_started = self._num_lost = self._num_lent = 0
 
     def _take(self, *, is_fresh: bool) -> Child:
-        ended: list[Child] = []
         with self._lock:
             child = None
             while self._waiting and child is None and not is_fresh:
-                candidate = self._waiting.pop()
-                if candidate.is_alive():
-                    child = candidate
-                else:
-                    ended.append(candidate)
+                child = self._waiting.pop()
+                if not child.is_alive():
+                    child.end()
+                    child = None
             child = child or self._started()
             self._num_lent += 1
-        for old in ended:
-            old.end()
         return child
 
     def _bring_back(self, child: Child) -> None:

@@ -6,16 +6,16 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
-from signal import Signals
 from time import monotonic
 from typing import Any
 
@@ -34,11 +34,16 @@ _START_S = 60.0
 _END_S = 2.0
 _KEPT_BYTES = 16 << 20
 _LONGEST_LINE = 500
+_FIRST_FREE = 3  # descriptors below are the standard streams of a child
 
 
 def can_start() -> bool:
-    """Whether children can be started here. Pure."""
-    return os.name == "posix" and bool(sys.executable)
+    """Whether children can be started here. Pure.
+
+    Not from an archive: its program is no file, or the interpreter is the application itself.
+    """
+    is_python = bool(sys.executable) and not getattr(sys, "frozen", False)
+    return os.name == "posix" and is_python and _PROGRAM.is_file()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,8 @@ class Child:
         try:
             with ExitStack() as opened:
                 self._content, self._pixels = _nameless(opened), _nameless(opened)
-                ours, theirs = (opened.enter_context(end) for end in socket.socketpair())
-                self._heard, self._bell = (
-                    opened.enter_context(end) for end in socket.socketpair()
-                )
+                ours, theirs = _connected(opened)
+                self._heard, self._bell = _connected(opened)
                 self._process = _started(theirs, self._content, self._pixels)
                 theirs.close()
                 self._opened = opened.pop_all()
@@ -163,11 +166,21 @@ class Child:
                 os.truncate(file, 0)
 
     def end(self) -> None:
-        """End the process, whatever it is doing, and free what belongs to it. Idempotent."""
+        """End the process, whatever it is doing, and free what belongs to it. Idempotent.
+
+        One that stands in the kernel ends when it comes out of it; nobody waits for that.
+        """
         self.is_sound = False
         self._opened.close()
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+
+    def leave(self) -> None:
+        """Free what belongs to it in a process that has inherited it by a fork."""
+        self.is_sound = False
+        self._opened.close()
+        self._process.returncode = 0  # as far as this process knows; it is another's child
 
     def _await_start(self) -> None:
         try:
@@ -221,7 +234,7 @@ class Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         code = self._process.returncode
-        how = next((one.name for one in Signals if one == -(code or 0)), f"code {code}")
+        how = next((one.name for one in signal.Signals if one == -(code or 0)), f"code {code}")
         _LOG.warning("a decoder process ended while it decoded (%s)", how)
         message = f"cannot be decoded: the decoder crashed on it ({how})"
         before = self.num_jobs - 1
@@ -241,24 +254,62 @@ def _not_started() -> Broken:
 
 def _started(end: socket.socket, content: int, pixels: int) -> subprocess.Popen[bytes]:
     descriptors = (end.fileno(), content, pixels)
-    paths = json.dumps([path for path in sys.path if path])
-    return subprocess.Popen(
-        [sys.executable, "-P", str(_PROGRAM), *map(str, descriptors), paths],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        env=child_environment(),
-        pass_fds=descriptors,
-    )
+    paths = json.dumps([path for path in sys.path if path and isinstance(path, str)])
+    with _blocked(signal.SIGINT, signal.SIGTERM):
+        return subprocess.Popen(
+            [sys.executable, "-P", str(_PROGRAM), *map(str, descriptors), paths],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=child_environment(),
+            pass_fds=descriptors,
+        )
+
+
+@contextlib.contextmanager
+def _blocked(*signals: signal.Signals) -> Iterator[None]:
+    """Processes started meanwhile never get `signals`, which are for their parent to act on.
+
+    A terminal or a service manager sends them to all processes of a server at once.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _connected(opened: ExitStack) -> tuple[socket.socket, socket.socket]:
+    """Both ends of a socket, out of the way of the standard streams, which may be closed."""
+    with ExitStack() as low:
+        ends = [low.enter_context(end) for end in socket.socketpair()]
+        first, second = (
+            opened.enter_context(socket.socket(fileno=_raised(end.fileno()))) for end in ends
+        )
+    return first, second
 
 
 def _nameless(opened: ExitStack) -> int:
     """Descriptor of an empty file in memory, or on disk where memory has none."""
+    with ExitStack() as low:
+        try:
+            file = os.memfd_create("mmserve")
+            low.callback(os.close, file)
+        except (AttributeError, OSError):
+            file = low.enter_context(tempfile.TemporaryFile()).fileno()
+        raised = _raised(file)
+    opened.callback(os.close, raised)
+    return raised
+
+
+def _raised(descriptor: int) -> int:
+    """A copy that is no standard stream's, which children do not inherit unless named."""
+    copy = os.dup(descriptor)
+    if copy >= _FIRST_FREE:
+        return copy
     try:
-        file = os.memfd_create("mmserve")
-    except (AttributeError, OSError):
-        return opened.enter_context(tempfile.TemporaryFile()).fileno()
-    opened.callback(os.close, file)
-    return file
+        return _raised(descriptor)
+    finally:
+        os.close(copy)
 
 
 def _write(file: int, content: bytes) -> None:

@@ -18,6 +18,7 @@ from av.stream import Disposition
 from av.video.frame import VideoFrame
 
 from mmserve.core import MediaRefused
+from mmserve.vision.header import sniff_picture
 from mmserve.vision.refusal import refused
 
 if TYPE_CHECKING:
@@ -43,8 +44,12 @@ def opened_clip(
 ) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The container and its first video stream that is not cover art; closed on leaving.
 
+    A stream of one frame beside longer ones, as sequences of AVIF have it, is cover art.
     Raises MediaRefused: `undecodable` without such a stream, `unsupported` without a decoder.
     """
+    if sniff_picture(content) == "WebP":
+        message = "is an animated WebP, which is not read as a clip"
+        raise refused("unsupported", message, hint="send it as GIF or MP4", format="WebP")
     try:
         container = av.open(io.BytesIO(content), "r", options=_OPTIONS)
     except (av.FFmpegError, ValueError):
@@ -53,7 +58,7 @@ def opened_clip(
         streams = [s for s in container.streams.video if not _is_cover(s)]
         if not streams:
             raise no_video()
-        stream = streams[0]
+        stream = next((s for s in streams if s.frames != 1), streams[0])
         if cast("VideoCodecContext | None", stream.codec_context) is None:
             codec = _codec_name(content)
             message = f"has a video stream in a codec without a decoder: {codec}"

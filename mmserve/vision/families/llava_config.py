@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from PIL import Image
 
 from mmserve.core import ModelRefused, UnsupportedModel
 from mmserve.vision.families.llava import ImageProcessor, ImageSteps
+from mmserve.vision.families.settings import read_object
 
 __all__ = ["TowerFacts", "load", "read_settings", "read_whole", "steps_of"]
 
@@ -175,21 +175,14 @@ def read_settings(
 
 def _found(directory: Path, kind: str) -> dict[str, Any]:
     """What the directory says of pictures or clips, new releases' file first."""
-    joint = _read(directory / "processor_config.json")
+    joint = read_object(directory / "processor_config.json")
     if kind == "video":
-        own = joint.get("video_processor") or _read(
+        own = joint.get("video_processor") or read_object(
             directory / "video_preprocessor_config.json"
         )
         if own:
             return dict(own)
-    return joint.get("image_processor") or _read(directory / "preprocessor_config.json")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    return settings if isinstance(settings, dict) else {}
+    return joint.get("image_processor") or read_object(directory / "preprocessor_config.json")
 
 
 def steps_of(settings: Mapping[str, Any]) -> ImageSteps:

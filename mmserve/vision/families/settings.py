@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmserve.core import UnsupportedModel
+from mmserve.core import ModelRefused, UnsupportedModel
 from mmserve.vision.families.llava import ImageSteps
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "per_channel",
     "picture_settings",
     "processor_settings",
+    "read_object",
     "token_spelling",
 ]
 
@@ -86,8 +87,19 @@ def per_channel(settings: Mapping[str, Any]) -> ImageSteps:
     )
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or {} if there is no such file. Raises ModelRefused."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelRefused(f"{path} is not JSON: {error}", path=str(path)) from error
+    return found if isinstance(found, dict) else {}
+
+
 def _read(path: Path) -> dict[str, Any]:
-    return _given(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    return _given(read_object(path))
 
 
 def _given(settings: object) -> dict[str, Any]:

@@ -86,13 +86,13 @@ def test_hosts_take_turns(threads: FetchThreads, monkeypatch) -> None:
 
 def test_too_much_waiting_is_busy(threads: FetchThreads, monkeypatch) -> None:
     """For one host, and in all; what was taken is done, and then there is room again."""
-    monkeypatch.setattr(fetching, "_MAX_WAITING_FOR_A_HOST", 2)
-    monkeypatch.setattr(fetching, "_MAX_WAITING", 3)
     hosts = [Host(name) for name in "abc"]
     for host in hosts[:2]:
         for _ in range(fetching._NUM_OF_A_HOST):
             threads.submit(host.name, host.work())
         host.until(num_begun=fetching._NUM_OF_A_HOST)
+    monkeypatch.setattr(fetching, "_MAX_WAITING_FOR_A_HOST", 2)
+    monkeypatch.setattr(fetching, "_MAX_WAITING", 3)
     threads.submit("a", hosts[0].work())
     threads.submit("a", hosts[0].work())
     with pytest.raises(Busy, match="media from a, the limit is 2") as caught:

@@ -7,7 +7,6 @@ clips      processor_config.json "video_processor", else video_preprocessor_conf
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from PIL import Image
 from mmserve.core import ModelRefused, UnsupportedModel
 from mmserve.vision.families.qwen_vl.geometry import ClipLimits, Limits
 from mmserve.vision.families.qwen_vl.pixels import Patches
+from mmserve.vision.families.settings import read_object
 
 __all__ = ["clip_settings", "picture_settings"]
 
@@ -54,8 +54,8 @@ _SUFFIXES = ("Fast", "Pil", "")
 
 def picture_settings(directory: Path) -> tuple[Limits, Patches]:
     """How pictures are read. Raises UnsupportedModel for a processor of another family."""
-    found = _read(directory / "processor_config.json").get("image_processor")
-    found = found or _read(directory / "preprocessor_config.json")
+    found = read_object(directory / "processor_config.json").get("image_processor")
+    found = found or read_object(directory / "preprocessor_config.json")
     _stem(found.get("image_processor_type"), "ImageProcessor", ("Qwen2VL",), "Qwen2VL")
     settings = _filled(found, _PICTURES)
     patches = Patches.parse(settings)
@@ -64,9 +64,9 @@ def picture_settings(directory: Path) -> tuple[Limits, Patches]:
 
 def clip_settings(directory: Path, family: str) -> tuple[ClipLimits, Patches]:
     """How clips are read; `family` decides where no class is named. Raises as above."""
-    found = _read(directory / "processor_config.json").get("video_processor")
-    found = found or _read(directory / "video_preprocessor_config.json")
-    found = found or _read(directory / "preprocessor_config.json")
+    found = read_object(directory / "processor_config.json").get("video_processor")
+    found = found or read_object(directory / "video_preprocessor_config.json")
+    found = found or read_object(directory / "preprocessor_config.json")
     usual = _SHARED_STEM if family.startswith("qwen3") else "Qwen2VL"
     known = ("Qwen2VL", _SHARED_STEM)
     stem = _stem(found.get("video_processor_type"), "VideoProcessor", known, usual)
@@ -75,13 +75,6 @@ def clip_settings(directory: Path, family: str) -> tuple[ClipLimits, Patches]:
     patches = Patches.parse(settings)
     cap = int(settings["max_video_tokens"]) if settings["cap_pixels_per_frame"] else None
     return ClipLimits(_limits(settings, patches.unit), patches.group, is_shared, cap), patches
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    return settings if isinstance(settings, dict) else {}
 
 
 def _stem(name: str | None, kind: str, known: tuple[str, ...], usual: str) -> str:
