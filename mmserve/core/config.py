@@ -202,7 +202,7 @@ class MediaConfig:
         (), "fetch only from these hosts, if any is named"
     )
     media_folder: str | None = _setting(None, "folder that file:// may read from")
-    workers: int = _setting(2, "pictures and clips decoded at once", low=1)
+    workers: int = _setting(2, "pictures decoded at once, and as many clips beside them", low=1)
     isolation: Isolation = _setting(  # noqa: RUF009 - a field; the linter does not know the alias
         "process", "where files are decoded: in child processes with limits, or in threads"
     )

@@ -178,8 +178,10 @@ class PixelPool:
             clips = list(self._clips.values())
         for queue in clips:
             queue.wishes.end()
-        self._passes.shutdown(wait=True, cancel_futures=True)
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._passes):
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._passes):
+            pool.shutdown(wait=True)
         for digest in list(self._waiting):
             self._deliver(digest, None, Aborted("was not decoded: the media plane was closed"))
 

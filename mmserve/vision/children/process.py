@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -168,13 +169,15 @@ class Child:
     def end(self) -> None:
         """End the process, whatever it is doing, and free what belongs to it. Idempotent.
 
-        One that stands in the kernel ends when it comes out of it; nobody waits for that.
+        One that stands in the kernel ends when it comes out of it; a thread of its own waits.
         """
         self.is_sound = False
         self._opened.close()
         self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            threading.Thread(target=self._process.wait, daemon=True).start()
 
     def leave(self) -> None:
         """Free what belongs to it in a process that has inherited it by a fork."""

@@ -45,7 +45,7 @@ def reference() -> tuple[Any, Any]:
     model = transformers.LlavaForConditionalGeneration.from_pretrained(
         path, dtype=torch.float32
     )
-    return model.eval(), transformers.AutoProcessor.from_pretrained(path)
+    return model.eval(), transformers.AutoProcessor.from_pretrained(path, backend="pil")
 
 
 def png(image: Image.Image) -> ImagePart:

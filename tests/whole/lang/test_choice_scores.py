@@ -70,7 +70,7 @@ class Reference:
         self._model = transformers.LlavaForConditionalGeneration.from_pretrained(
             path, dtype=torch.float32
         ).eval()
-        self._processor = transformers.AutoProcessor.from_pretrained(path)
+        self._processor = transformers.AutoProcessor.from_pretrained(path, backend="pil")
         self.tokenizer = self._processor.tokenizer
         self._pixels = self._processor.image_processor(pictures, return_tensors="pt")[
             "pixel_values"
