@@ -56,11 +56,11 @@ CONSTRAINED = (
 )
 
 
-def check_unused(settings: Settings) -> None:
-    """Raise BadRequest if a flag of a constrained answer is given."""
+def check_unused(settings: Settings, *, but: str | None = None) -> None:
+    """Raise BadRequest if a flag of a constrained answer is given, other than `but`."""
     given = asdict(settings.of(AnswerForm)) | asdict(settings.of(ConstrainedFlags))
     for name, value in given.items():
-        if value not in (None, False):
+        if value not in (None, False) and name != but:
             flag = f"--{name.replace('_', '-')}"
             message = f"{flag} is for `mmserve show constrained` without --url"
             raise BadRequest(message, field=name, reason="unused")

@@ -92,7 +92,9 @@ def show(
     is_json = settings.of(ConstrainedFlags).json
     form: Form = "text" if flags.svg is None else "svg"
     is_look = file is not None or flags.num_frames is not None or flags.fps is not None
-    if not is_look and (room is not Room.CONSTRAINED or flags.url is not None):
+    if is_look:
+        check_unused(settings, but="json")
+    elif room is not Room.CONSTRAINED or flags.url is not None:
         check_unused(settings)
     if is_json and form == "svg":
         message = "--json and --svg are both given"

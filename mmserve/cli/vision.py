@@ -14,7 +14,9 @@ from mmserve.core import ImagePart, ItemLook, MediaLook, PathSource, VideoPart
 __all__ = ["look_json", "part_of", "say_look"]
 
 _CLIP_NAMES = re.compile(
-    r"\.(mp4|m4v|mov|mkv|webm|avi|gif|ts|mpg|mpeg|ogv|flv|wmv|3gp|h264|hevc|ivf|mxf)\Z", re.I
+    r"\.(mp4|m4v|mov|mkv|webm|avi|gif|m?ts|m2ts|mpe?g|m2v|mjpe?g|ogv|flv|f4v|wmv|asf|3gp|3g2|"
+    r"h?26[45]|hevc|av1|obu|ivf|mxf|dv)\Z",
+    re.I,
 )
 _MAX_PIECES = 40
 _COLUMNS = (

@@ -30,6 +30,7 @@ class _Arrivals:
     inputs: dict[bytes, tuple[Inputs, float, float]] = field(default_factory=dict)
     error: MmserveError | None = None
     is_done: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(
         self,
@@ -39,13 +40,14 @@ class _Arrivals:
         decode_ms: float,
         preprocess_ms: float,
     ) -> None:
-        """See `decoding.OnReady`."""
-        if inputs is not None:
-            self.inputs[digest] = (inputs, decode_ms, preprocess_ms)
-        self.error = error or self.error
-        self.num_missing -= 1
-        if not self.num_missing:
-            self.is_done.set()
+        """See `decoding.OnReady`; several threads may call at a time."""
+        with self.lock:
+            if inputs is not None:
+                self.inputs[digest] = (inputs, decode_ms, preprocess_ms)
+            self.error = error or self.error
+            self.num_missing -= 1
+            if not self.num_missing:
+                self.is_done.set()
 
 
 def look_at(plane: MediaPlane, part: ImagePart | VideoPart, *, salt: str) -> Sight:

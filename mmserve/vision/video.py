@@ -151,8 +151,13 @@ def _num_missing(
     content: bytes,
     times: FrameTimes,
 ) -> int:
-    """Frames that the container announces and does not hold, because its end is cut off."""
+    """Frames that the container announces and does not hold, because its end is cut off.
+
+    An MP4 that is all there may announce more: those that its edit list hides.
+    """
     num_held = len(found.ticks)
+    if container.format.name.startswith("mov") and not is_cut(content):
+        return 0
     if stream.frames:
         return max(stream.frames - found.num_discarded - num_held, 0)
     if not is_cut(content) or not container.duration:

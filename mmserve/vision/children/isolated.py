@@ -36,14 +36,15 @@ _Result = TypeVar("_Result")
 class InChildren:
     """Decodes in processes that a bad file can only take down alone.
 
-    Looks at headers take at most `config.workers` children at a time; how many are decoding is
-    up to who asks.
+    Looks at pictures' headers take at most `config.workers` children at a time, and looks at
+    clips as many; how many are decoding is up to who asks.
     """
 
     def __init__(self, config: MediaConfig, children: Children) -> None:
         self._config = replace(config, max_pixels=most_pixels(config))
         self._children = children
         self._looks = threading.BoundedSemaphore(config.workers)
+        self._clip_looks = threading.BoundedSemaphore(config.workers)
         children.expect(2 * config.workers)
 
     def warm(self) -> None:
@@ -80,7 +81,7 @@ class InChildren:
             child.give("clip", content, self._limits(None), {"config": self._config})
             return _header_of(child, ClipHeader)
 
-        with self._looks:
+        with self._clip_looks:
             return self._tried(look)
 
     def frames(self, content: bytes, clip: ClipHeader, wishes: Wishes) -> Frames:

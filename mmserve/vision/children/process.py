@@ -35,6 +35,7 @@ _START_S = 60.0
 _END_S = 2.0
 _KEPT_BYTES = 16 << 20
 _LONGEST_LINE = 500
+_MOST_THREADS = 4  # of any decoder
 _FIRST_FREE = 3  # descriptors below are the standard streams of a child
 
 
@@ -105,7 +106,7 @@ class Child:
         self.num_jobs += 1
         self._limits, self._spent_s = limits, 0.0
         _write(self._content, content)
-        cpu_s = ceil(limits.total_s + 1) * (os.cpu_count() or 1)
+        cpu_s = ceil(limits.total_s + 1) * min(os.cpu_count() or 1, _MOST_THREADS)
         message = {"job": job, "num_bytes": len(content), "cpu_s": cpu_s, **values}
         self.tell({**message, "memory_bytes": limits.memory_bytes + 2 * len(content)})
 

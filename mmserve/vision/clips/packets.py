@@ -16,6 +16,7 @@ __all__ = ["PacketCheck", "is_cut"]
 _LOOKED_AT_BYTES = 64
 _PLACE_OF_LENGTH_SIZE = {"h264": 4, "hevc": 21}
 _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
+_ISO_STARTS = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
 
 
 class PacketCheck:
@@ -54,9 +55,11 @@ class PacketCheck:
 
 
 def is_cut(content: bytes) -> bool:
-    """Whether a Matroska, WebM or AVI file announces more bytes than there are. Pure."""
+    """Whether an MP4, Matroska, WebM or AVI file announces more bytes than there are. Pure."""
     if content.startswith(b"RIFF"):
         return 8 + int.from_bytes(content[4:8], "little") > len(content)
+    if content[4:8] in _ISO_STARTS:
+        return _last_box_end(content) > len(content)
     at = content.find(_SEGMENT, 0, 4096) + len(_SEGMENT)
     if not content.startswith(_EBML) or at < len(_SEGMENT) or at >= len(content):
         return False
@@ -64,3 +67,14 @@ def is_cut(content: bytes) -> bool:
     size = int.from_bytes(content[at : at + num_bytes], "big") & ((1 << 7 * num_bytes) - 1)
     is_open = size == (1 << 7 * num_bytes) - 1
     return not is_open and at + num_bytes + size > len(content)
+
+
+def _last_box_end(content: bytes) -> int:
+    """Where the last of an MP4's outermost boxes says that it ends. Pure."""
+    at, size = 0, 8
+    while size >= 8 and at + 8 <= len(content):
+        size = int.from_bytes(content[at : at + 4], "big")
+        if size == 1:  # the length follows the name, in eight bytes
+            size = int.from_bytes(content[at + 8 : at + 16], "big")
+        at += size
+    return at

@@ -201,7 +201,7 @@ def _check(settings: Mapping[str, Any]) -> None:
     for field, is_served in (
         ("do_resize", bool(settings["do_resize"])),
         ("do_center_crop", not settings["do_center_crop"]),
-        ("size", "longest_edge" in dict(settings["size"])),
+        ("size", isinstance(settings["size"], Mapping) and "longest_edge" in settings["size"]),
     ):
         if not is_served:
             message = (

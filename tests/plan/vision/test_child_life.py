@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -156,6 +156,22 @@ def test_what_belongs_to_dead_children_is_freed_before_others_start(children, mo
     with pytest.raises(Broken, match="did not start"):
         decoder_of(children).picture(*PICTURE)
     assert num_descriptors() == before
+
+
+def test_pictures_are_looked_at_beside_clips(children):
+    """A look at a clip that takes long holds up no header of a picture."""
+    decoder = decoder_of(children, workers=1)
+    content = clip_of(brightening(3))
+    decoder.clip(content)
+    (process_id,) = children.process_ids()
+    os.kill(process_id, signal.SIGSTOP)
+    look = threading.Thread(target=decoder.clip, args=(content,))
+    look.start()
+    while children.process_ids():
+        sleep(0.001)
+    assert decoder.header(saved(noise(6, 5), "TIFF"), "TIFF").height == 6
+    os.kill(process_id, signal.SIGCONT)
+    look.join()
 
 
 def test_paths_that_are_no_text_are_left_out(children, monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ import av
 import numpy as np
 import pytest
 from PIL import Image
-from plan.vision.making import brightening, clip_of, close_to, frames_shown, saved, shown
+from plan.vision.making import brightening, close_to, frames_shown, saved, shown
 from support.oracle import Asker, data_uri, differ, image_part, png, same
 
 QUESTION = "What is it?"
@@ -143,6 +143,43 @@ def test_a_clip_that_starts_late_counts_from_its_first_frame(container: str) -> 
     assert times == pytest.approx((0, 0.5, 1.0, 1.4, 1.9), abs=1e-3)
 
 
+def _copied(content: bytes, since_s: Fraction, *, is_hidden: bool) -> bytes:
+    """The packets of a clip without coding anew, as editors trim.
+
+    What lies before a time is left out, or kept and hidden by an edit list.
+    """
+    file = io.BytesIO()
+    with (
+        av.open(io.BytesIO(content)) as source,
+        av.open(file, "w", format="mp4", options={"avoid_negative_ts": "disabled"}) as out,
+    ):
+        stream = source.streams.video[0]
+        copied = out.add_stream_from_template(stream)
+        for packet in source.demux(stream):
+            if packet.pts is None or packet.dts is None:
+                continue
+            if is_hidden:
+                packet.pts -= int(since_s / packet.time_base)
+                packet.dts -= int(since_s / packet.time_base)
+            elif packet.pts * packet.time_base < since_s:
+                continue
+            packet.stream = copied
+            out.mux(packet)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("since", [5, 10, 13])
+@pytest.mark.parametrize("coding", ["ultrafast", "medium"])
+def test_frames_that_a_trim_hides_are_neither_shown_nor_missed(since: int, coding: str) -> None:
+    """However many groups are hidden. Source: vllm-project/vllm#48608."""
+    options = {"crf": "1", "preset": coding, "g": "10"}
+    trimmed = _copied(_clip(0, options=options), Fraction(since, RATE), is_hidden=True)
+    frames, times, note = frames_shown(trimmed, num_frames=NUM_FRAMES)
+    assert _levels(frames) == list(LEVELS[since:])
+    assert times == pytest.approx([k / RATE for k in range(NUM_FRAMES - since)])
+    assert note is None
+
+
 @pytest.mark.parametrize("options", [None, REORDERED])
 def test_frames_before_an_edit_list_are_not_shown(options: dict[str, str] | None) -> None:
     """What players skip is skipped. Source: blakeblackshear/frigate#3710."""
@@ -189,17 +226,10 @@ def test_a_picture_that_cannot_be_fetched_is_an_error(ask: Asker, media_host) ->
     assert "image 1" in replies[0].error["message"]
 
 
-def test_a_clip_without_its_first_key_frame_is_served_from_the_next(caplog) -> None:
+def test_a_clip_without_its_first_key_frame_is_served_from_the_next() -> None:
     """What does not decode is told in a note. Source: dmlc/decord#82."""
     options = {"crf": "1", "preset": "ultrafast", "g": "10"}
-    whole, file = clip_of(FRAMES, rate=RATE, options=options), io.BytesIO()
-    with av.open(io.BytesIO(whole)) as source, av.open(file, "w", format="mp4") as out:
-        stream = source.streams.video[0]
-        copied = out.add_stream_from_template(stream)
-        for packet in source.demux(stream):
-            if packet.pts is not None and packet.pts * packet.time_base >= Fraction(1, 2):
-                packet.stream = copied
-                out.mux(packet)
-    frames, _, note = frames_shown(file.getvalue(), num_frames=NUM_FRAMES)
+    headless = _copied(_clip(0, options=options), Fraction(1, 2), is_hidden=False)
+    frames, _, note = frames_shown(headless, num_frames=NUM_FRAMES)
     assert _levels(frames) == list(LEVELS[10:])
     assert note == "5 of 15 frames were unreadable"
