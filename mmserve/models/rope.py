@@ -17,6 +17,9 @@ __all__ = ["RopeConfig", "parse_ropes", "rope_frequencies", "turning_layers"]
 Config = Mapping[str, Any]
 
 _KINDS = ("default", "linear", "llama3", "longrope", "yarn")
+_SAME_AS_DEFAULT = ("mrope", "dynamic")
+"""`mrope` only says that there are sections; `dynamic` stretches only what is longer than
+`max_position_embeddings`, and no sequence is."""
 _PARTIAL = ("phi3",)
 """Families that may turn a part of each head only."""
 
@@ -118,7 +121,7 @@ def _parse(
     family: str, config: Config, spec: Mapping[str, Any], context_length: int | None
 ) -> RopeConfig:
     kind = str(spec.get("rope_type") or spec.get("type") or "default")
-    if kind == "mrope":  # only says that there are sections
+    if kind in _SAME_AS_DEFAULT:
         kind = "default"
     if kind == "su" or (kind == "yarn" and "long_factor" in spec):  # first names of longrope
         kind = "longrope"

@@ -49,7 +49,10 @@ class VipLlavaEyes:
 def build(checkpoint: Checkpoint) -> Model:
     """ViP-LLaVA with the lean decoder and a tower of our own. Raises as `build_model`."""
     own = {"vision_feature_select_strategy": "default", "multimodal_projector_bias": True}
-    config = LlavaConfig.parse({**_LAYERS, **checkpoint.config, **own})
+    given = dict(checkpoint.config)
+    if "vision_feature_layers" in given:  # as its first release spelled it
+        given["vision_feature_layer"] = given["vision_feature_layers"]
+    config = LlavaConfig.parse({**_LAYERS, **given, **own})
     eps = float(checkpoint.config.get("projector_layernorm_eps", 1e-5))
     weights = checkpoint.weights()
     decoder, eyes = Decoder(config.text, weights), VipLlavaEyes(config, eps, weights)

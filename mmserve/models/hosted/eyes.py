@@ -17,6 +17,7 @@ from torch import Tensor
 from mmserve.core import WeightMismatch
 from mmserve.models.checkpoint import Checkpoint
 from mmserve.models.ports import Inputs
+from mmserve.models.weights import canonical_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +80,8 @@ def _load_eyes(checkpoint: Checkpoint) -> Foreign:
         model, report = auto.from_pretrained(
             checkpoint.path, config=config, dtype=checkpoint.dtype, output_loading_info=True
         )
-    missing = sorted(report["missing_keys"])
+    names = sorted(report["missing_keys"])
+    missing = [name for name in names if canonical_name(name) != "lm_head.weight"]
     if missing:
         message = f"tensor {missing[0]!r} is missing"
         raise WeightMismatch(message, name=missing[0], want=None, got=None)

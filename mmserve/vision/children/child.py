@@ -7,6 +7,7 @@ without their front doors, which import far more than a decoder needs.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -41,11 +42,18 @@ def main(words: list[str]) -> None:
     from mmserve.vision.children import desk, jobs  # noqa: PLC0415  in the packages entered
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _give_way()
     shared = desk.Desk(socket.socket(fileno=socket_fd), content_fd, pixels_fd)
     logging.basicConfig(level=logging.WARNING, handlers=[_Forward(shared)], force=True)
     shared.line.send({"is_ready": True})
     _silence()
     jobs.serve(shared)
+
+
+def _give_way() -> None:
+    """Where memory runs out, the kernel ends this process before its parent (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 class _Forward(logging.Handler):

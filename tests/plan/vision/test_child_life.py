@@ -188,3 +188,13 @@ def test_an_application_in_one_file_decodes_in_threads(case, monkeypatch, tmp_pa
     else:
         monkeypatch.setattr(process_module, "_PROGRAM", tmp_path / "a.zip" / "child.py")
     assert isinstance(new_decoder(MediaConfig()), InThreads)
+
+
+@pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="needs Linux")
+def test_the_kernel_ends_a_child_before_its_parent(children):
+    """Where memory runs out, a child is the first to go."""
+    with children.lent() as child:
+        child.give("header", PICTURE[0], LIMITS, {"name": "PNG"})
+        child.listen()
+        score = Path(f"/proc/{child.process_id}/oom_score_adj").read_text().strip()
+    assert score == "1000"

@@ -22,7 +22,7 @@ from transformers.models.llava_next.image_processing_pil_llava_next import (
 )
 
 from mmserve.core import BadRequest, ModelRefused, UnsupportedModel
-from mmserve.models import build_model
+from mmserve.models import Checkpoint, build_model
 from mmserve.vision.families import load_processor
 from mmserve.vision.families.llava import ImageProcessor
 from mmserve.vision.processor import Bounds, FrameFacts
@@ -67,6 +67,15 @@ def test_llava_next_answers_as_in_transformers() -> None:
 def test_llava_next_video_answers_as_in_transformers() -> None:
     """The same of LLaVA-NeXT-Video, clips among the cases."""
     CLIPS.check_everyhow()
+
+
+def test_vipllava_reads_the_layers_of_its_first_release(tmp_path: Path) -> None:
+    """`vision_feature_layers` names the layers whose features are joined."""
+    shutil.copytree(NORMED.directory, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["vision_feature_layers"] = config.pop("vision_feature_layer")
+    device = torch.device("cpu")
+    assert build_model(Checkpoint(tmp_path, config, torch.float32, device)).pictures
 
 
 def test_vipllava_answers_as_in_transformers() -> None:

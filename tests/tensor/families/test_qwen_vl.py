@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support.families.qwen_cases import family, inputs
 from support.families.qwen_checkpoints import CLASSES, tiny_qwen_vl
 from support.proof import Case, Proof, check_goldens, picture, same
@@ -120,6 +123,19 @@ def test_older_checkpoints_keep_text_fields_outside() -> None:
         DecoderConfig.parse(qwen_vl.text_config("qwen2_vl", some)) for some in (older, config)
     ]
     assert parsed[0] == parsed[1]
+
+
+def test_tied_logits_may_be_told_of_the_text_alone(tmp_path: Path) -> None:
+    """Where only `text_config` says that logits are tied, no `lm_head` is missed."""
+    shutil.copytree(tiny_qwen_vl("qwen2_5_vl"), tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["tie_word_embeddings"]
+    config["text_config"]["tie_word_embeddings"] = True
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    qwen_vl.build(Checkpoint(tmp_path, config, torch.float32, torch.device("cpu")))
 
 
 def test_sliding_windows_are_refused() -> None:

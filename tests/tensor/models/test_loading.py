@@ -16,6 +16,7 @@ from support.steps import Driver, encode_item, load
 
 from mmserve.core import FeatureUse, ModelRefused, NotFound, UnsupportedModel, WeightMismatch
 from mmserve.models import FAMILIES, DecoderConfig, LlavaConfig, read_config
+from mmserve.models.rope import rope_frequencies
 
 Tensors = dict[str, torch.Tensor]
 
@@ -132,7 +133,6 @@ def test_half_precision_is_widened_on_a_cpu(tmp_path: Path) -> None:
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"model_type": "gemma3", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ({"model_type": "gemma2", "layer_types": ["chunked_attention"] * 3}, "chunked"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"partial_rotary_factor": 0.5}, "partial rotary"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
         ({"num_local_experts": 8}, "experts"),
@@ -146,6 +146,19 @@ def test_what_is_not_computed_is_refused(changes: dict[str, Any], word: str) -> 
     with pytest.raises(UnsupportedModel) as caught:
         DecoderConfig.parse(config)
     assert word in str(caught.value)
+
+
+def test_dynamic_rope_is_plain_within_the_models_context() -> None:
+    """It stretches only what is longer than the model's context, which no sequence is."""
+    config = {**read_config(tiny_llama()), "rope_parameters": None}
+    dynamic = {"factor": 2.0, "rope_type": "dynamic", "type": "dynamic"}
+    plain = DecoderConfig.parse(config)
+    found = DecoderConfig.parse({**config, "rope_scaling": dynamic})
+    assert found.max_positions == plain.max_positions
+    for ours, theirs in zip(found.ropes, plain.ropes, strict=True):
+        assert ours is not None
+        assert theirs is not None
+        assert torch.equal(rope_frequencies(ours, 16), rope_frequencies(theirs, 16))
 
 
 def test_an_unknown_family_hears_which_are_served(tmp_path: Path) -> None:
