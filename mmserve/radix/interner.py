@@ -14,7 +14,7 @@ from collections import OrderedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from mmserve.core import BadRequest, Prompt
+from mmserve.core import BadRequest, MediaSpan, Prompt
 
 __all__ = ["OFFSET_BITS", "Interner", "media_parts", "media_start", "prefix_keys"]
 
@@ -64,9 +64,19 @@ def prefix_keys(prompt: Prompt, interner: Interner) -> NDArray[np.int64]:
         if span.num_tokens > 1 << OFFSET_BITS:
             message = f"a picture of {span.num_tokens} tokens, the limit is {1 << OFFSET_BITS}"
             raise BadRequest(message, field="image_url", reason="too_large")
-        first = 1 + (interner.item(span.digest) << OFFSET_BITS)
+        first = 1 + (interner.item(_identity(span)) << OFFSET_BITS)
         keys[span.start : span.end] = -np.arange(first, first + span.num_tokens)
     return keys
+
+
+def _identity(span: MediaSpan) -> bytes:
+    """Digest of a span, told apart where it goes on in a clip instead of beginning one.
+
+    Two clips in a row would else have the keys of one longer clip, whose tokens stand at other
+    times.
+    """
+    goes_on = span.grid is not None and not span.grid.is_first
+    return span.digest + b"+" if goes_on else span.digest
 
 
 def media_parts(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmserve.core import BadRequest, MediaSpan, Prompt
+from mmserve.core import BadRequest, GridPlace, MediaSpan, Prompt
 from mmserve.radix import Interner, prefix_keys
 from mmserve.radix.interner import media_parts
 
@@ -48,6 +48,22 @@ def test_the_same_digest_has_the_same_keys_wherever_it_stands():
     interner = Interner()
     keys = prefix_keys(make_prompt(B, A), interner)
     assert prefix_keys(make_prompt(A), interner)[1:].tolist() == keys[4:].tolist()
+
+
+def test_two_clips_in_a_row_are_not_one_longer_clip():
+    """A group of frames that begins a clip has other keys than one that goes on in it."""
+    interner, ids = Interner(), np.arange(5, dtype=np.int64)
+
+    def keys(second_is_first):
+        grids = (GridPlace(1, 2), GridPlace(1, 2, time=1, is_first=second_is_first))
+        spans = (
+            MediaSpan(A, 1, 2, "video", grid=grids[0]),
+            MediaSpan(B, 3, 2, "video", grid=grids[1]),
+        )
+        return prefix_keys(Prompt(ids, spans), interner).tolist()
+
+    assert keys(True)[:3] == keys(False)[:3]
+    assert not set(keys(True)[3:]) & set(keys(False)[3:])
 
 
 def test_numbers_are_never_used_again():
