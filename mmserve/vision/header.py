@@ -110,7 +110,8 @@ def is_still(content: bytes) -> bool:
     if name == "PNG":
         return _png_frames(content) <= 1
     if name == "WebP":
-        return content[12:16] != b"VP8X" or not content[20] & _WEBP_ANIMATION
+        flags = int.from_bytes(content[20:21], "big")
+        return content[12:16] != b"VP8X" or not flags & _WEBP_ANIMATION
     if name == "AVIF":
         return content[8:12] != b"avis"
     return name is not None and name != "GIF"

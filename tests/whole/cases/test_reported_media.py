@@ -17,6 +17,8 @@ from PIL import Image
 from plan.vision.making import brightening, close_to, frames_shown, saved, shown
 from support.oracle import Asker, data_uri, differ, image_part, png, same
 
+from mmserve.core import MediaRefused
+
 QUESTION = "What is it?"
 NUM_FRAMES = 20
 RATE = 10
@@ -91,6 +93,15 @@ def test_an_animation_that_cannot_be_a_clip_is_refused(ask: Asker) -> None:
     assert reply.status == 400
     assert "animated WebP" in reply.error["message"]
     assert ask.chat(_animation("WEBP"), QUESTION).status == 200
+
+
+@pytest.mark.parametrize("kind", ["PNG", "AVIF", "WEBP"])
+def test_the_head_of_an_animation_is_refused_as_a_clip(kind: str) -> None:
+    """Wherever its head ends. Source: AstrBotDevs/AstrBot#10119."""
+    content = _animation(kind)
+    for length in range(1, 64):
+        with pytest.raises(MediaRefused):
+            frames_shown(content[:length])
 
 
 @pytest.mark.parametrize("kind", ["PNG", "AVIF", "WEBP"])
