@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 from mmserve.cli import console
@@ -21,6 +22,7 @@ class Family:
     check: str
 
 
+_FOLDER = "tests/tensor/"
 _TEXT_CHECK = "tests/tensor/families/test_text.py"
 _QWEN_CHECK = "tests/tensor/families/test_qwen_vl.py"
 FAMILIES = (
@@ -31,7 +33,7 @@ FAMILIES = (
     Family("idefics3", "text, pictures, frames", "tests/tensor/families/test_idefics3.py"),
     Family("internvl", "text, pictures, clips", "tests/tensor/families/test_internvl.py"),
     Family("llama", "text", _TEXT_CHECK),
-    Family("llava", "text, pictures, clips", "tests/tensor/models/test_llava.py"),
+    Family("llava", "text, pictures, frames", "tests/tensor/models/test_llava.py"),
     Family("llava_next", "text, pictures, frames", "tests/tensor/families/test_llava_next.py"),
     Family(
         "llava_next_video", "text, pictures, clips", "tests/tensor/families/test_llava_next.py"
@@ -78,13 +80,14 @@ HOSTED = (
 
 def models() -> None:
     """List the families that can be served, with the check that proved each."""
-    console.say_table(_COLUMNS, [(f.name, f.subject, f.check) for f in FAMILIES])
-    console.say()
-    console.say(
-        "Each check compares logits and greedy tokens with transformers on a small model."
-    )
-    console.say(
+    rows = [(f.name, f.subject, f.check.removeprefix(_FOLDER)) for f in FAMILIES]
+    console.say_table(_COLUMNS, rows)
+    for paragraph in (
+        f"Checks lie in {_FOLDER} and compare prompts, log-probabilities and greedy tokens "
+        "with transformers on a small model.",
         "Everything else goes through transformers' own modules, or is refused at load with "
-        f"the reason. Proved so: {', '.join(HOSTED)} (tests/tensor/families/test_hosted_*.py)."
-    )
-    console.say("Embedded: tabletop (llava); with the extra smollm2: smollm2-135m (llama).")
+        f"the reason. Proved so, in families/test_hosted_*.py: {', '.join(HOSTED)}.",
+        "Embedded: tabletop (llava); with the extra smollm2: smollm2-135m (llama).",
+    ):
+        console.say()
+        console.say(textwrap.fill(paragraph, 80))

@@ -69,7 +69,7 @@ def look_json(look: MediaLook) -> dict[str, Any]:
 def _row(number: int, item: ItemLook) -> tuple[str, ...]:
     times = " ".join(f"{time:.2f}" for time in item.timestamps_s)
     grid = item.grid
-    where = "" if grid is None else f"{grid.rows} x {grid.columns} at t = {grid.time}"
+    where = "" if grid is None else f"{grid.rows}x{grid.columns} t{grid.time}"
     return (
         str(number + 1),
         times,

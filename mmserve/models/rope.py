@@ -91,7 +91,10 @@ def parse_ropes(
 def _specs(config: Config) -> dict[str, dict[str, Any]]:
     """Parameters by kind of layer; sliding layers may have a base of their own."""
     given = config.get("rope_parameters") or {}
-    full: dict[str, Any] = dict(config.get("rope_scaling") or {})
+    scaling = config.get("rope_scaling") or {}
+    if not isinstance(scaling, Mapping):
+        refuse(str(config.get("model_type")), f"rope_scaling {scaling!r}, which is no object")
+    full: dict[str, Any] = dict(scaling)
     sliding = full
     if "rope_local_base_freq" in config:
         sliding = {"rope_theta": config["rope_local_base_freq"]}

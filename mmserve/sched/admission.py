@@ -63,9 +63,11 @@ def _end_ids(spec: SequenceSpec, vocab_size: int) -> tuple[int, ...]:
 def _check_prompt(prompt: Prompt, vocab_size: int) -> None:
     if not prompt.num_tokens:
         raise BadRequest("the prompt has no tokens", field="prompt", reason="empty")
-    lowest, highest = int(prompt.token_ids.min()), int(prompt.token_ids.max())
-    if lowest < 0 or highest >= vocab_size:
-        token_id = lowest if lowest < 0 else highest
+    is_wrong = (prompt.token_ids < 0) | (prompt.token_ids >= vocab_size)
+    for span in prompt.spans:  # placeholders, which some models number behind their vocabulary
+        is_wrong[span.start : span.end] = False
+    if is_wrong.any():
+        token_id = int(prompt.token_ids[is_wrong][0])
         message = f"the prompt has token {token_id}, the vocabulary has {vocab_size} tokens"
         raise BadRequest(message, field="input_ids", reason="token_id", token_id=token_id)
 

@@ -70,7 +70,8 @@ def _load_eyes(checkpoint: Checkpoint) -> Foreign:
     """The family's model without decoder layers, embeddings and logits."""
     from transformers import AutoConfig, AutoModelForImageTextToText  # noqa: PLC0415 - heavy
 
-    config = AutoConfig.from_pretrained(checkpoint.path)
+    with quiet_loading():
+        config = AutoConfig.from_pretrained(checkpoint.path)
     text = config.get_text_config()
     text.num_hidden_layers = 0
     if getattr(text, "layer_types", None) is not None:

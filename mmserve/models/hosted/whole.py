@@ -27,7 +27,7 @@ from mmserve.models.shards import weight_files
 
 __all__ = ["build_hosted", "is_hosted"]
 
-_CHANGING_ROPES = ("dynamic", "longrope")
+_CHANGING_ROPES = ("longrope",)
 _COMPUTED_LAYERS = ("full_attention", "sliding_attention")
 _CHECKED_SIZE = (56, 84)
 """Height and width in pixels of the picture that a model is checked with."""

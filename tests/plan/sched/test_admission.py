@@ -1,5 +1,7 @@
 """What can be served is served; what cannot is refused at once."""
 
+from dataclasses import replace
+
 import pytest
 from plan.sched.driver import VOCAB, Driver, alone, prompt
 
@@ -54,6 +56,20 @@ def test_a_prompt_that_makes_no_sense_is_refused(token_ids):
     """Empty prompts and tokens outside the vocabulary are refused."""
     with pytest.raises(BadRequest):
         Driver().add(prompt(token_ids))
+
+
+def test_placeholders_may_lie_behind_the_vocabulary():
+    """Ids at media positions are never looked up, so any will do; text has no such freedom."""
+    asked = prompt([1, 2], ("A", 3), [4])
+    ids = asked.token_ids.copy()
+    ids[2:5] = VOCAB + 7
+    driver = Driver()
+    driver.add(replace(asked, token_ids=ids), max_new_tokens=2)
+    driver.run()
+    assert len(driver.answers[0].tokens) == 2
+    ids[5] = VOCAB + 7
+    with pytest.raises(BadRequest):
+        Driver().add(replace(asked, token_ids=ids))
 
 
 def test_a_full_line_is_busy():

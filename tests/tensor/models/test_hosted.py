@@ -78,11 +78,14 @@ def test_every_refused_family_has_its_reason_here() -> None:
     assert set(_REASONS) == set(_MAKERS)
 
 
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
         ({"quantization_config": {"quant_method": "gptq"}}, "its weights are quantized"),
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope type 'dynamic'"),
+        ({"rope_parameters": LONGROPE}, "rope type 'longrope'"),
         ({"is_encoder_decoder": True}, "it has an encoder beside its decoder"),
         ({"add_cross_attention": True}, "it reads pictures through cross-attention"),
         ({"max_position_embeddings": None}, "max_position_embeddings"),

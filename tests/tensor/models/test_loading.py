@@ -130,6 +130,7 @@ def test_half_precision_is_widened_on_a_cpu(tmp_path: Path) -> None:
         ({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, "proportional"),
         ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "short_factor"),
         ({"rope_scaling": {"type": "mrope", "mrope_section": [3, 2, 2]}}, "mrope_section"),
+        ({"rope_scaling": "yarn"}, "'yarn'"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"model_type": "gemma3", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ({"model_type": "gemma2", "layer_types": ["chunked_attention"] * 3}, "chunked"),
