@@ -22,7 +22,7 @@ serve: $(VENV)/.ready
 setup: $(VENV)/.ready-dev
 
 test: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 MMSERVE_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: style
 	$(BIN)/python -m pytest tests/plan tests/house
