@@ -22,7 +22,9 @@ serve: $(VENV)/.ready
 setup: $(VENV)/.ready-dev
 
 test: $(VENV)/.ready-dev
-	OMP_NUM_THREADS=1 MMSERVE_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 MMSERVE_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile \
+		tests/plan tests/tensor tests/house
+	$(BIN)/python -m pytest tests/whole
 
 check: style
 	$(BIN)/python -m pytest tests/plan tests/house

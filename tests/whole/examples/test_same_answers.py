@@ -45,9 +45,7 @@ def test_rows_say_the_same_over_http(example, alone) -> None:
     assert one_by_one(example, example.place.endpoint) == alone
 
 
-@pytest.mark.parametrize(
-    ("where", "num_threads"), [("engine", 1), ("engine", 16), ("endpoint", 16)]
-)
+@pytest.mark.parametrize(("where", "num_threads"), [("engine", 1), ("endpoint", 16)])
 def test_batches_say_the_same(example, alone, where, num_threads) -> None:
     """Texts, variables and results of a batch are those of its rows alone.
 
