@@ -23,8 +23,8 @@ setup: $(VENV)/.ready-dev
 
 test: $(VENV)/.ready-dev
 	OMP_NUM_THREADS=1 MMSERVE_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile \
-		tests/plan tests/tensor tests/house
-	$(BIN)/python -m pytest tests/whole
+		tests/plan tests/tensor tests/house tests/whole/examples
+	$(BIN)/python -m pytest tests/whole --ignore tests/whole/examples
 
 check: style
 	$(BIN)/python -m pytest tests/plan tests/house
