@@ -36,11 +36,11 @@ class FeatureStore:
 
     def encode(self, items: Sequence[EncodeItem]) -> None:
         """Encode items in batches and keep them. Changes: the store. Raises ValueError."""
-        if items and self._encoder is None:
+        if not items:
+            return
+        if self._encoder is None:
             raise ValueError("the model sees no pictures")
         for batch in _batches(items):
-            if self._encoder is None:
-                break
             features = self._encoder.encode([item.inputs for item in batch])
             for item, feature in zip(batch, features, strict=True):
                 self._features[item.digest] = feature.clone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from mmserve.core import ModelRefused, UnsupportedModel
 from mmserve.vision.families.llava import ImageProcessor, ImageSteps
-from mmserve.vision.families.settings import read_object
+from mmserve.vision.families.settings import channels, per_channel, read_object
 
 __all__ = ["TowerFacts", "load", "read_settings", "read_whole", "steps_of"]
 
@@ -194,19 +194,13 @@ def steps_of(settings: Mapping[str, Any]) -> ImageSteps:
         raise UnsupportedModel(
             f"picture size {size!r} is not supported", architecture="processor"
         )
-    mean, std = _channels(settings["image_mean"]), _channels(settings["image_std"])
     pads = settings["do_pad"] and settings["class"] == "Llava"
-    return ImageSteps(
-        pad_colour=(int(mean[0] * 255), int(mean[1] * 255), int(mean[2] * 255))
-        if pads
-        else None,
+    return replace(
+        per_channel(settings),
+        pad_colour=_colour(channels(settings["image_mean"])) if pads else None,
         shortest_edge=size.get("shortest_edge"),
         size=_pair(size) if "height" in size else None,
-        resample=int(settings["resample"]),
         crop=_pair(settings["crop_size"]) if settings["do_center_crop"] else None,
-        factor=float(settings["rescale_factor"]) if settings["do_rescale"] else None,
-        mean=mean if settings["do_normalize"] else None,
-        std=std if settings["do_normalize"] else None,
     )
 
 
@@ -221,5 +215,6 @@ def _pair(size: int | Mapping[str, int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (int(size["height"]), int(size["width"]))
 
 
-def _channels(value: float | list[float]) -> tuple[float, ...]:
-    return (float(value),) * 3 if isinstance(value, int | float) else tuple(map(float, value))
+def _colour(mean: tuple[float, ...]) -> tuple[int, int, int]:
+    red, green, blue = (int(value * 255) for value in mean)
+    return red, green, blue

@@ -19,6 +19,7 @@ from mmserve.core import ModelRefused, UnsupportedModel
 from mmserve.vision.families.llava import ImageSteps
 
 __all__ = [
+    "channels",
     "clip_settings",
     "per_channel",
     "picture_settings",
@@ -82,8 +83,8 @@ def per_channel(settings: Mapping[str, Any]) -> ImageSteps:
     return ImageSteps(
         resample=int(settings["resample"]),
         factor=float(settings["rescale_factor"]) if settings["do_rescale"] else None,
-        mean=_channels(settings["image_mean"]) if is_normalized else None,
-        std=_channels(settings["image_std"]) if is_normalized else None,
+        mean=channels(settings["image_mean"]) if is_normalized else None,
+        std=channels(settings["image_std"]) if is_normalized else None,
     )
 
 
@@ -108,5 +109,6 @@ def _given(settings: object) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value is not None}
 
 
-def _channels(value: float | list[float]) -> tuple[float, ...]:
+def channels(value: float | list[float]) -> tuple[float, ...]:
+    """A value a channel, red, green and blue, given as one for all or as three. Pure."""
     return (float(value),) * 3 if isinstance(value, int | float) else tuple(map(float, value))
