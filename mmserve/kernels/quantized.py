@@ -3,14 +3,13 @@
     weight row   | 32 values | 32 values | ...      code * scale, one scale a block
     input row    taken as it is (CUDA), or in blocks of 8 bits for the product alone (CPU)
 
-On a CPU the product is onnxruntime's MatMulNBits, on a GPU torchao's. What was measured on one
-thread of AVX2 for [576 x 1536], milliseconds for 1, 8, 32 and 128 rows:
+On a CPU the product is onnxruntime's MatMulNBits, on a GPU torchao's. `benchmarks.few_bits`,
+one thread of AVX2, [576 x 1536], milliseconds for 1, 8, 32 and 128 rows:
 
-    Linear, float32              0.065  0.145  0.51  1.99
-    here, 8 bits                 0.025  0.109  0.41  1.69    relative error 0.008
-    here, 4 bits                 0.025  0.124  0.47  1.87    relative error 0.097
-    torchao, int8 weight only    0.137  0.306  0.72  2.41
-    torch.ao, int8 dynamic       0.027  0.053  0.16  0.58    not usable, see below
+    Linear, float32           0.063  0.146  0.52  2.09
+    here, 8 bits              0.036  0.122  0.42  1.66    relative error 0.007
+    here, 4 bits              0.036  0.136  0.49  1.93    relative error 0.097
+    torch, dynamic int8       0.043  0.102  0.33  0.73    not usable, see below
 
 torch's dynamic int8 product is faster for many rows, but scales all rows of a call by one
 number, so that an answer would depend on its neighbours. Here a row's result is the same to the

@@ -116,8 +116,9 @@ def test_expired_ids_are_remembered_within_a_bound(monkeypatch) -> None:
             store.look(ANN, file_id)
 
 
-def test_expired_files_leave_without_being_asked_for(clock: Clock) -> None:
+def test_expired_files_leave_without_being_asked_for() -> None:
     """A server that nobody asks anything lets go of them too."""
+    clock = Clock()
     swept = threading.Event()
 
     class Store(FileStore):
