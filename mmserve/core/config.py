@@ -19,11 +19,14 @@ __all__ = [
     "EngineConfig",
     "Eviction",
     "Isolation",
+    "Kernels",
     "MediaConfig",
     "Policy",
     "SchedConfig",
     "ServerConfig",
     "WeightFormat",
+    "c_compilers",
+    "cache_folder",
     "child_environment",
     "default_threads",
     "template_text",
@@ -37,6 +40,7 @@ Policy = Literal[
 ]
 Eviction = Literal["lru", "lfu", "slru", "cost"]
 WeightFormat = Literal["full", "int8", "int4"]
+Kernels = Literal["auto", "torch", "native", "triton"]
 Isolation = Literal["process", "thread"]
 ClipDecoder = Literal["av", "decord"]
 
@@ -83,6 +87,20 @@ def template_text(template: str | Path) -> str:
 def default_threads() -> int:
     """Threads for tensor work: MMSERVE_THREADS, else every core."""
     return int(os.environ.get("MMSERVE_THREADS", "0")) or os.cpu_count() or 1
+
+
+def c_compilers() -> tuple[str, ...]:
+    """Names of C compilers to try: CC, if that is set, else the usual ones."""
+    chosen = os.environ.get("CC")
+    return (chosen,) if chosen else ("cc", "gcc", "clang")
+
+
+def cache_folder() -> Path:
+    """This user's folder for what can be made again; it need not exist yet."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "mmserve"
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    return (Path(chosen) if chosen else Path.home() / ".cache") / "mmserve"
 
 
 def child_environment() -> dict[str, str]:
@@ -245,6 +263,10 @@ class EngineConfig:
     dtype: str = _setting("auto", "float32, float16, bfloat16; auto: float32 on a CPU")
     weights: WeightFormat = _setting(  # noqa: RUF009 - a field; the linter does not know the alias
         "full", "bits of the decoder's weights: full (as dtype says), int8 or int4"
+    )
+    kernels: Kernels = _setting(  # noqa: RUF009 - as above
+        "auto",
+        "what computes: native (C, compiled at the first start) or triton; torch runs anywhere",
     )
     context_length: int | None = _setting(
         None, "most tokens of prompt and answer; default: the model's"

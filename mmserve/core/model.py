@@ -24,6 +24,7 @@ class ModelInfo:
         kv_bytes_per_token: bytes of one slot over all layers.
         feature_bytes_per_token: bytes of one encoded picture token.
         fingerprint: 16 bytes over configuration and weights' identity; part of media digests.
+        kernels: what computes it, and a line for each way that is not used, saying why.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ModelInfo:
     kv_bytes_per_token: int
     feature_bytes_per_token: int
     fingerprint: bytes
+    kernels: tuple[str, ...] = ()
 
     @property
     def has_images(self) -> bool:

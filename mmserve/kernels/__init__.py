@@ -1,13 +1,22 @@
 """Functions on tensors: what a layer and a sampler are made of.
 
 Owns no state: stores and weights belong to the callers. Called by `models` and `runner` only.
-Attention is a port (`AttentionBackend`), so that faster twins can stand in for the torch one.
+What computes is a bundle behind the port `Ops`, chosen once at load; the torch one is the
+reference of its twins.
 
-    rms_norm  rotary  silu_and_mul  Linear | KvWriter -> store <- AttentionPlan | sample
+    choose_ops -> Ops: linear  norm  add_norm  gate  draw | KvWriter -> store <- AttentionPlan
 """
 
-from mmserve.kernels.attention import AttentionBackend, AttentionPlan, KvTensors, QueryRow
-from mmserve.kernels.attention_torch import KvWriter, TorchAttention
+from mmserve.kernels.attention import (
+    AttentionBackend,
+    AttentionPlan,
+    KvTensors,
+    KvWriter,
+    QueryRow,
+    Turn,
+)
+from mmserve.kernels.attention_torch import TorchAttention
+from mmserve.kernels.choice import ChosenOps, choose_ops
 from mmserve.kernels.elementwise import (
     activation,
     gelu_and_mul,
@@ -15,21 +24,25 @@ from mmserve.kernels.elementwise import (
     rotary,
     silu_and_mul,
 )
-from mmserve.kernels.linear import Linear
-from mmserve.kernels.quantized import QuantizedLinear
+from mmserve.kernels.ops import Draws, Ops, Product, TorchOps
 from mmserve.kernels.sampling import Drawn, sample, top_of, uniform_of
 
 __all__ = [
     "AttentionBackend",
     "AttentionPlan",
+    "ChosenOps",
     "Drawn",
+    "Draws",
     "KvTensors",
     "KvWriter",
-    "Linear",
-    "QuantizedLinear",
+    "Ops",
+    "Product",
     "QueryRow",
     "TorchAttention",
+    "TorchOps",
+    "Turn",
     "activation",
+    "choose_ops",
     "gelu_and_mul",
     "rms_norm",
     "rotary",

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from mmserve.kernels import Ops
 from mmserve.models.gguf import GgufSource
 from mmserve.models.weights import SafetensorsSource, Weights
 
@@ -25,6 +26,7 @@ class Checkpoint:
         dtype: of everything loaded.
         device: where it goes.
         bits: of the decoder's matrices, 8 or 4; None: they are of `dtype`.
+        ops: what computes; None: torch alone.
         context_length: most tokens of a sequence; None: as many as the model was made for.
     """
 
@@ -33,6 +35,7 @@ class Checkpoint:
     dtype: torch.dtype
     device: torch.device
     bits: int | None = None
+    ops: Ops | None = None
     context_length: int | None = None
 
     @property
@@ -44,4 +47,4 @@ class Checkpoint:
         """Its tensors by canonical name. Raises ModelRefused."""
         is_gguf = self.path.suffix == ".gguf"
         source = GgufSource(self.path) if is_gguf else SafetensorsSource(self.path)
-        return Weights(source, self.dtype, self.device, bits=self.bits)
+        return Weights(source, self.dtype, self.device, bits=self.bits, ops=self.ops)

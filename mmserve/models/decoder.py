@@ -15,17 +15,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader knows
 from torch import Tensor
 
-from mmserve.kernels import gelu_and_mul, rms_norm, rotary, silu_and_mul
+from mmserve.kernels import Product, Turn
 from mmserve.models.config import DecoderConfig
 from mmserve.models.ports import Attention, DecoderShape
 from mmserve.models.rope import RopeConfig, rope_frequencies
-from mmserve.models.weights import Product, Weights
+from mmserve.models.weights import Weights
 
 __all__ = ["Decoder"]
-
-_GATES = {"silu": silu_and_mul, "gelu_pytorch_tanh": gelu_and_mul}
-_Turn = tuple[Tensor, Tensor]
-"""Cosines and sines of a step, [T, C] each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,13 +51,13 @@ class Decoder:
 
     def __init__(self, config: DecoderConfig, weights: Weights) -> None:
         self.config = config
+        self._ops = weights.ops
         table = weights.take(
             "text.embed_tokens.weight", (config.vocab_size, config.hidden_size)
         )
         self._embedding = table
         scale = torch.tensor(config.embedding_scale, dtype=weights.dtype)
         self._embedding_scale = scale.item()  # rounded as the embeddings are
-        self._gate = _GATES[config.activation]
         distinct = list(dict.fromkeys(rope for rope in config.ropes if rope is not None))
         self._ropes = [_Rope(rope, config.head_size, weights.device) for rope in distinct]
         numbers = {rope: number for number, rope in enumerate(distinct)}
@@ -117,10 +113,10 @@ class Decoder:
         """See `LanguageModel.forward`. The last layer computes only what is kept."""
         turns = [rope.turn(positions, hidden.dtype) for rope in self._ropes]
         last = len(self._layers) - 1
+        normed = self._normed(hidden, self._layers[0].before_attention)
         for number, layer in enumerate(self._layers):
             turn = None if layer.rope is None else turns[layer.rope]
-            queries, keys, values = self._project(layer, hidden, turn)
-            attention.write(number, keys, values)
+            queries = self._project(number, layer, normed, turn, attention)
             if number < last:
                 mixed = attention.attend(number, queries)
             else:
@@ -128,36 +124,48 @@ class Decoder:
                     return hidden[:0]
                 hidden = hidden[keep]
                 mixed = attention.attend_kept(number, queries[keep])
-            hidden += self._normed(layer.out(mixed.flatten(1)), layer.after_attention)
-            gates = layer.gate_up(self._normed(hidden, layer.before_mlp))
-            hidden += self._normed(layer.down(self._gate(gates)), layer.after_mlp)
+            out = layer.out(mixed.flatten(1))
+            normed = self._add(hidden, out, layer.after_attention, layer.before_mlp)
+            gates = self._ops.gate(self.config.activation, layer.gate_up(normed))
+            out = layer.down(gates)
             if deep is not None and number < len(deep):
-                hidden += deep[number]
-        return self._normed(hidden, self._norm)
+                out += deep[number]
+            after = self._norm if number == last else self._layers[number + 1].before_attention
+            normed = self._add(hidden, out, layer.after_mlp, after)
+        return normed
 
-    def _normed(self, hidden: Tensor, gain: Tensor | None) -> Tensor:
-        """Root-mean-square norm, or `hidden` itself where there is no gain."""
-        return hidden if gain is None else rms_norm(hidden, gain, self.config.rms_eps)
+    def _normed(self, hidden: Tensor, gain: Tensor) -> Tensor:
+        return self._ops.norm(hidden, gain, self.config.rms_eps)
+
+    def _add(
+        self, hidden: Tensor, delta: Tensor, delta_gain: Tensor | None, gain: Tensor
+    ) -> Tensor:
+        """Add `delta`, normed if it has a gain, to `hidden`; gives the norm of the sum.
+
+        Changes: `hidden`.
+        """
+        if delta_gain is not None:
+            delta = self._normed(delta, delta_gain)
+        return self._ops.add_norm(hidden, delta, gain, self.config.rms_eps)
 
     def _project(
-        self, layer: _Layer, hidden: Tensor, turn: _Turn | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Turned queries [T, H, D] and keys [T, G, D], and values [T, G, D]."""
+        self,
+        number: int,
+        layer: _Layer,
+        normed: Tensor,
+        turn: Turn | None,
+        attention: Attention,
+    ) -> Tensor:
+        """Turned queries [T, H, D]; keys and values are stored. Changes: the KV store."""
         config = self.config
         num_heads, num_groups = config.num_heads, config.num_kv_heads
-        fused = layer.qkv(self._normed(hidden, layer.before_attention))
-        fused = fused.view(len(hidden), num_heads + 2 * num_groups, config.head_size)
-        turned, values = fused.split([num_heads + num_groups, num_groups], dim=1)
-        if layer.query_norm is not None:
-            queries, keys = turned.split([num_heads, num_groups], dim=1)
-            queries = self._normed(queries, layer.query_norm)
-            turned = torch.cat([queries, self._normed(keys, layer.key_norm)], dim=1)
-        if turn is not None:
-            turned = rotary(turned, *turn)
-        queries, keys = turned.split([num_heads, num_groups], dim=1)
-        if config.query_scale != 1.0:
-            queries = queries * config.query_scale
-        return queries, keys, values
+        fused = layer.qkv(normed).view(-1, num_heads + 2 * num_groups, config.head_size)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            keys = slice(num_heads, num_heads + num_groups)
+            fused[:, :num_heads] = self._normed(fused[:, :num_heads], layer.query_norm)
+            fused[:, keys] = self._normed(fused[:, keys], layer.key_norm)
+        queries = attention.turn_and_write(number, fused, turn)
+        return queries if config.query_scale == 1.0 else queries * config.query_scale
 
 
 class _Rope:
@@ -169,7 +177,7 @@ class _Rope:
         self._axes = torch.tensor(config.axes, dtype=torch.int64, device=device)
         self.has_axes = bool(config.axes)
 
-    def turn(self, positions: Tensor, dtype: torch.dtype) -> _Turn:
+    def turn(self, positions: Tensor, dtype: torch.dtype) -> Turn:
         """Of [T] positions, or of [3, T] by each pair's own axis. Pure."""
         angles = self._angles(positions)
         cos, sin = angles.cos(), angles.sin()

@@ -13,7 +13,17 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Attention", "DecoderShape", "Inputs", "LanguageModel", "Model", "PictureEncoder"]
+from mmserve.kernels import Turn
+
+__all__ = [
+    "Attention",
+    "DecoderShape",
+    "Inputs",
+    "LanguageModel",
+    "Model",
+    "PictureEncoder",
+    "PlainAttention",
+]
 
 Inputs = Mapping[str, NDArray[Any]]
 """What a family's processor made of one item."""
@@ -48,10 +58,11 @@ class DecoderShape:
     has_grid_positions: bool = False
 
 
-class Attention(Protocol):
-    """What a decoder asks of the step it runs in; token order is the step's.
+class PlainAttention(Protocol):
+    """What a decoder asks of the step it runs in, if it turns queries and keys itself.
 
-    Scores are scaled by D ** -0.5; a decoder that wants another scale puts it into its queries.
+    Token order is the step's. Scores are scaled by D ** -0.5; a decoder that wants another scale
+    puts it into its queries.
     """
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
@@ -64,6 +75,14 @@ class Attention(Protocol):
 
     def attend_kept(self, layer: int, queries: Tensor) -> Tensor:
         """[Q, H, D] outputs of [Q, H, D] queries of the tokens whose output is wanted. Pure."""
+        ...
+
+
+class Attention(PlainAttention, Protocol):
+    """What a decoder asks of the step it runs in, with the turning left to the kernels."""
+
+    def turn_and_write(self, layer: int, fused: Tensor, turn: Turn | None) -> Tensor:
+        """See `kernels.KvWriter.turn_and_write`. Changes: the KV store."""
         ...
 
 

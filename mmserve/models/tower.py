@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader knows
 from torch import Tensor
 
-from mmserve.kernels import Linear
+from mmserve.kernels import Product
 from mmserve.models.config import TowerConfig
-from mmserve.models.weights import Product, Weights
+from mmserve.models.weights import Weights
 
 __all__ = ["Tower"]
 
@@ -58,7 +58,7 @@ class Tower:
         path = "vision.embeddings"
         patch = weights.take(f"{path}.patch_embedding.weight", patch_shape).flatten(1)
         bias = None if has_class else weights.take(f"{path}.patch_embedding.bias", (width,))
-        self._patch = Linear(patch, bias)
+        self._patch = weights.ops.linear(patch, bias)
         places = (config.num_patches + int(has_class), width)
         self._places = weights.take(f"{path}.position_embedding.weight", places)
         self._class = weights.take(f"{path}.class_embedding", (width,)) if has_class else None

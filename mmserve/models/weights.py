@@ -20,13 +20,10 @@ import torch
 from torch import Tensor
 
 from mmserve.core import WeightMismatch
-from mmserve.kernels import Linear, QuantizedLinear
+from mmserve.kernels import Ops, Product, TorchOps
 from mmserve.models.shards import opened_weights, tensor_files
 
 __all__ = ["Product", "SafetensorsSource", "TensorSource", "Weights", "canonical_name"]
-
-Product = Linear | QuantizedLinear
-"""A matrix with its bias and activation, applied by a call."""
 
 _RENAMES = (
     (re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
@@ -96,6 +93,7 @@ class Weights:
         dtype: of everything handed out.
         device: where it goes.
         bits: of the decoder's matrices, 8 or 4; None: they are of `dtype`.
+        ops: what lays out matrices for the device; None: torch's own products.
     """
 
     def __init__(
@@ -105,7 +103,9 @@ class Weights:
         device: torch.device,
         *,
         bits: int | None = None,
+        ops: Ops | None = None,
     ) -> None:
+        self.ops = ops or TorchOps()
         self._source = source
         self._left = dict(source.names)
         self.dtype = dtype
@@ -156,15 +156,13 @@ class Weights:
         whole, shift = _cat(weight), _cat(bias) if bias else None
         if names[0].startswith(("text.", "lm_head")):
             return self.product(whole, shift, activation=activation)
-        return Linear(whole, shift, activation=activation)
+        return self.ops.linear(whole, shift, activation=activation)
 
     def product(
         self, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
     ) -> Product:
         """A matrix of the decoder, in as many bits as its matrices are to have. Pure."""
-        if self._bits is None:
-            return Linear(weight, bias, activation=activation)
-        return QuantizedLinear(weight, bias, bits=self._bits, activation=activation)
+        return self.ops.linear(weight, bias, activation=activation, bits=self._bits)
 
     def finish(self, *, ignored: Sequence[str] = ()) -> None:
         """Raise WeightMismatch if a tensor is left that no ignored prefix covers. Pure."""

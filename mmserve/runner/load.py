@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from mmserve.core import (
     Runner,
     default_threads,
 )
-from mmserve.kernels import TorchAttention
+from mmserve.kernels import choose_ops
 from mmserve.models import Checkpoint, Model, build_model, read_config
 from mmserve.runner.feature_store import FeatureStore
 from mmserve.runner.identity import eos_token_ids, fingerprint
@@ -56,11 +56,14 @@ def load_model(config: EngineConfig, directory: Path) -> LoadedModel:
     dtype = _dtype(config.dtype, raw, device)
     with torch.inference_mode():
         bits, context = _BITS[config.weights], config.context_length
-        model = build_model(Checkpoint(directory, raw, dtype, device, bits, context))
-        info = _info(config, directory, raw, model, dtype)
+        chosen = choose_ops(config.kernels, device, dtype)
+        model = build_model(
+            Checkpoint(directory, raw, dtype, device, bits, chosen.ops, context)
+        )
+        info = replace(_info(config, directory, raw, model, dtype), kernels=chosen.notes)
         store = KvStore(model.decoder.shape, info.num_slots, dtype, device)
     features = FeatureStore(model.pictures)
-    runner = TorchRunner(model, store, features, TorchAttention(), device)
+    runner = TorchRunner(model, store, features, chosen.ops, device)
     return LoadedModel(runner, info, raw)
 
 

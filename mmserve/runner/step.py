@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmserve.core import ForwardPlan, PlanRow
-from mmserve.kernels import AttentionBackend, AttentionPlan, KvTensors, KvWriter, QueryRow
+from mmserve.kernels import AttentionBackend, AttentionPlan, KvTensors, QueryRow, Turn
 from mmserve.models import DecoderShape
 
 __all__ = ["Layout", "StepAttention", "lay_out", "num_wanted"]
@@ -109,7 +109,7 @@ class StepAttention:
         rows: Sequence[PlanRow],
         layout: Layout,
     ) -> None:
-        self._writer = KvWriter(kv, layout.slots)
+        self._writer = backend.writer(kv, layout.slots)
         asked = [QueryRow(len(row.token_ids), row.slots, row.two_way) for row in rows]
         kept = [
             QueryRow(int(num), row.slots, row.two_way)
@@ -132,6 +132,10 @@ class StepAttention:
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """See `models.Attention`. Changes: the KV store."""
         self._writer.write(layer, keys, values)
+
+    def turn_and_write(self, layer: int, fused: Tensor, turn: Turn | None) -> Tensor:
+        """See `models.Attention`. Changes: the KV store."""
+        return self._writer.turn_and_write(layer, fused, turn)
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         """See `models.Attention`. Pure."""

@@ -20,7 +20,7 @@ from mmserve.core import (
     SampledRow,
     SampledTokens,
 )
-from mmserve.kernels import AttentionBackend, Drawn, sample
+from mmserve.kernels import Drawn, Ops
 from mmserve.models import Model
 from mmserve.runner.feature_store import FeatureStore
 from mmserve.runner.kv_store import KvStore
@@ -39,7 +39,7 @@ class TorchRunner:
         model: loaded weights.
         kv: the KV store.
         features: the store of encoded pictures.
-        attention: how to attend.
+        ops: what computes beside the model.
         device: where the model lies.
     """
 
@@ -48,13 +48,13 @@ class TorchRunner:
         model: Model,
         kv: KvStore,
         features: FeatureStore,
-        attention: AttentionBackend,
+        ops: Ops,
         device: torch.device,
     ) -> None:
         self._model = model
         self._kv = kv
         self._features = features
-        self._attention = attention
+        self._ops = ops
         self._device = device
 
     @torch.inference_mode()
@@ -80,7 +80,7 @@ class TorchRunner:
         layout = lay_out(plan)
         decoder = self._model.decoder
         attention = StepAttention(
-            self._attention, self._kv.tensors, decoder.shape, plan.rows, layout
+            self._ops.attention, self._kv.tensors, decoder.shape, plan.rows, layout
         )
         hidden = decoder.embed(to_device(layout.token_ids, self._device))
         deep = self._place(plan, layout, hidden)
@@ -121,7 +121,7 @@ class TorchRunner:
             logits = self._model.decoder.logits(outputs[last])
             masks = {} if plan.masks is None else plan.masks.fill()
             asked = _under(masks, plan)
-            drawn = dict(zip(sampled, sample(logits, asked), strict=True))
+            drawn = dict(zip(sampled, self._ops.draw(logits, asked).read(), strict=True))
         answers: list[SampledRow] = []
         for i, row in enumerate(plan.rows):
             scores = Scores()

@@ -84,6 +84,7 @@ async def server_info(service: Service, _http: HttpRequest) -> Response:
             "model_path": facts.name,
             "context_length": facts.context_length,
             "num_slots": facts.num_slots,
+            "kernels": list(facts.kernels),
             "settings": _settings(service.config),
             "scheduler": _scheduler(counters),
             "counters": counters | service.series(),

@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812 - the name every torch reader know
 from torch import Tensor
 
 from mmserve.models.hosted.eyes import Foreign
-from mmserve.models.ports import Attention
+from mmserve.models.ports import PlainAttention
 
 __all__ = [
     "PROBING",
@@ -128,7 +128,7 @@ class StepHook:
         head_size: of the store; smaller keys and values are padded with zeros.
     """
 
-    attention: Attention
+    attention: PlainAttention
     head_size: int
 
     def __call__(

@@ -29,7 +29,7 @@ _HALF_TOLERANCE = 0.1
 
 
 class _PlainAttention:
-    """An `Attention` over KV of its own, for as many sequences as there are.
+    """A `PlainAttention` over KV of its own, for as many sequences as there are.
 
     Args:
         shape: of the decoder.
@@ -45,7 +45,7 @@ class _PlainAttention:
         self._rows = rows
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """See `models.Attention`. Changes: the KV."""
+        """See `models.PlainAttention`. Changes: the KV."""
         counts = [num for _, num in self._rows]
         parts = zip(self._rows, keys.split(counts), values.split(counts), strict=True)
         for (sequence, _), *new in parts:
@@ -55,7 +55,7 @@ class _PlainAttention:
             self._kept[layer, sequence] = (new[0], new[1])
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        """See `models.Attention`. Pure."""
+        """See `models.PlainAttention`. Pure."""
         parts = queries.split([num for _, num in self._rows])
         found = [
             self._attend(layer, part, *self._kept[layer, sequence])
@@ -64,7 +64,7 @@ class _PlainAttention:
         return torch.cat(found)
 
     def attend_kept(self, layer: int, queries: Tensor) -> Tensor:
-        """See `models.Attention`; every output is wanted here. Pure."""
+        """See `models.PlainAttention`; every output is wanted here. Pure."""
         return self.attend(layer, queries)
 
     def _attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

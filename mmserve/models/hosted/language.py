@@ -31,7 +31,7 @@ from mmserve.models.hosted.attending import (
     implementation,
 )
 from mmserve.models.hosted.eyes import Foreign
-from mmserve.models.ports import Attention, DecoderShape
+from mmserve.models.ports import PlainAttention, DecoderShape
 
 __all__ = ["HostedDecoder", "decoder_of"]
 
@@ -83,7 +83,7 @@ class HostedDecoder:
         self,
         hidden: Tensor,
         positions: Tensor,
-        attention: Attention,
+        attention: PlainAttention,
         keep: Tensor,
         deep: Tensor | None = None,
     ) -> Tensor:

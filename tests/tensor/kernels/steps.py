@@ -6,22 +6,20 @@ from dataclasses import dataclass
 
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 
 from mmserve.kernels import QueryRow
 
-__all__ = ["NUM_SLOTS", "Step", "narrowed", "steps"]
+__all__ = ["NUM_SLOTS", "Step", "steps"]
 
 NUM_SLOTS = 1600
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Rows of one step. `limits` narrow the planner, so that small steps meet all its ways."""
+    """Rows of one step, and the window of its layers."""
 
     rows: list[QueryRow]
     window: int | None
-    limits: dict[str, int]
 
 
 @st.composite
@@ -46,17 +44,4 @@ def steps(draw: st.DrawFn) -> Step:
         slots = np.concatenate([kept, free[taken : taken + num_new]])
         taken += num_new
         rows.append(QueryRow(min(num_queries, num_new), slots))
-    limits = {
-        "segments.MIN_RUN": draw(st.sampled_from([8, 2048])),
-        "segments.MAX_SHORT": draw(st.sampled_from([3, 64])),
-        "segments.MAX_PAIRS": draw(st.sampled_from([50, 1 << 16])),
-        "loose.TABLE_COST": draw(st.sampled_from([0, 100, 1500])),
-        "attention_torch.MAX_GATHERED": draw(st.sampled_from([1, 4000, 1 << 19])),
-    }
-    return Step(rows, draw(st.sampled_from([None, None, 8, 50])), limits)
-
-
-def narrowed(patch: pytest.MonkeyPatch, step: Step) -> None:
-    """Let the planner have the step's limits. Changes: the modules, until `patch` ends."""
-    for name, value in step.limits.items():
-        patch.setattr(f"mmserve.kernels.{name}", value)
+    return Step(rows, draw(st.sampled_from([None, None, 8, 50])))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from tensor.kernels.steps import NUM_SLOTS, Step, narrowed, steps
+from tensor.kernels.steps import NUM_SLOTS, Step, steps
 
-from mmserve.kernels import KvTensors, KvWriter, QueryRow, TorchAttention
+from mmserve.kernels import KvTensors, QueryRow, TorchAttention
 
 
 def _store(
@@ -72,9 +72,7 @@ def test_attention_equals_the_dense_reference(
     num_tokens = sum(row.num_queries for row in step.rows)
     generator = torch.Generator().manual_seed(seed + 1)
     queries = torch.randn(num_tokens, heads[0], 8, generator=generator, dtype=dtype)
-    with pytest.MonkeyPatch.context() as patch:
-        narrowed(patch, step)
-        plan = TorchAttention().plan(kv, step.rows, window=step.window)
+    plan = TorchAttention().plan(kv, step.rows, window=step.window)
     expected = _dense(kv, 1, step.rows, queries, step.window)
     for _ in range(2):
         found = plan.attend(1, queries).float()
@@ -123,7 +121,7 @@ def test_a_neighbour_that_went_wrong_is_not_felt(most_queries: int) -> None:
     plan = TorchAttention().plan(kv, rows)
     before = plan.attend(0, queries)
     broken = torch.full((17, 2, 8), torch.nan)
-    KvWriter(kv, rows[3].slots).write(0, broken, broken)
+    TorchAttention().writer(kv, rows[3].slots).write(0, broken, broken)
     after = plan.attend(0, queries)
     assert after[owner == 3].isnan().all()
     torch.testing.assert_close(after[owner != 3], before[owner != 3])
@@ -148,7 +146,7 @@ def test_writer_puts_each_token_in_its_slot(slots: list[int]) -> None:
     kv = _store(2, 8, 0)
     before = kv.keys.clone()
     keys, values = torch.randn(len(places), 2, 8), torch.randn(len(places), 2, 8)
-    KvWriter(kv, places).write(1, keys, values)
+    TorchAttention().writer(kv, places).write(1, keys, values)
     before[1][:, places] = keys.transpose(0, 1)
     assert torch.equal(kv.keys, before)
     assert torch.equal(kv.values[1][:, places], values.transpose(0, 1))

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from mmserve.kernels import (
-    Linear,
     activation,
     gelu_and_mul,
     rms_norm,
     rotary,
     silu_and_mul,
 )
+from mmserve.kernels.linear import Linear
 
 
 def test_rms_norm_divides_by_the_root_mean_square() -> None:

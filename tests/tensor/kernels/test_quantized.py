@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmserve.kernels import QuantizedLinear
+from mmserve.kernels.quantized import QuantizedLinear
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
