@@ -64,6 +64,7 @@ from mmserve.core.output import (
     total_usage,
 )
 from mmserve.core.plan import (
+    UNDRAWN,
     EncodeItem,
     FeatureUse,
     ForwardPlan,
@@ -73,13 +74,7 @@ from mmserve.core.plan import (
     SampledRow,
     SampledTokens,
 )
-from mmserve.core.ports import (
-    Client,
-    Jump,
-    Matcher,
-    Runner,
-    Ticket,
-)
+from mmserve.core.ports import Client, Jump, Matcher, Pending, Runner, Ticket
 from mmserve.core.prompt import (
     MediaSpan,
     Prompt,
@@ -112,6 +107,7 @@ from mmserve.core.series import (
 )
 
 __all__ = [
+    "UNDRAWN",
     "Aborted",
     "BackendFailed",
     "BadRequest",
@@ -159,6 +155,7 @@ __all__ = [
     "Output",
     "Part",
     "PathSource",
+    "Pending",
     "PlanRow",
     "Policy",
     "ProgramMisuse",

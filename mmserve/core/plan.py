@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # keeps the start of the command line and the language light
     from numpy.typing import NDArray
 
 __all__ = [
+    "UNDRAWN",
     "EncodeItem",
     "FeatureUse",
     "ForwardPlan",
@@ -23,6 +24,9 @@ __all__ = [
     "SampledRow",
     "SampledTokens",
 ]
+
+UNDRAWN = -1
+"""Stands in a foreseen row for the token that the step before draws for its sequence."""
 
 
 @dataclass(frozen=True, slots=True)

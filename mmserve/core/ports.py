@@ -16,17 +16,37 @@ if TYPE_CHECKING:  # keeps the start of the command line and the language light
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Client", "Jump", "Matcher", "Runner", "Ticket"]
+__all__ = ["Client", "Jump", "Matcher", "Pending", "Runner", "Ticket"]
 
 
-class Runner(Protocol):
-    """Carries out one plan on one device. May be slow; never called from two threads."""
+class Pending(Protocol):
+    """A step under way on the device."""
 
-    def execute(self, plan: ForwardPlan) -> SampledTokens:
-        """Do the step. Changes: KV store, feature store.
+    def finish(self) -> SampledTokens:
+        """Wait for the step and read what it gave. Once, in the order of the launches.
 
         Raises RunnerFailed if nothing of the step holds.
         """
+        ...
+
+
+class Runner(Protocol):
+    """Carries out plans on one device. May be slow; never called from two threads.
+
+    Steps run in the order of their launches, so a plan may count on what an earlier one writes.
+    Two may be under way at once. If a launch fails, earlier steps are not affected.
+    """
+
+    def launch(self, plan: ForwardPlan) -> Pending:
+        """Begin the step; where the device works by itself, return before it is done.
+
+        The plan's masks are asked for here, behind the launch of its rows. Changes: KV store,
+        feature store. Raises RunnerFailed if nothing of the step holds.
+        """
+        ...
+
+    def execute(self, plan: ForwardPlan) -> SampledTokens:
+        """Launch the step and finish it. Changes and raises as both."""
         ...
 
 

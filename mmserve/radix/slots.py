@@ -14,6 +14,7 @@ A page is taken and freed as a whole: it is freed with its first slot.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,35 @@ class SlotPool:
     def num_left_after(self, num_held: int) -> int:
         """Slots left in the last page of a taker that holds `num_held` slots. Pure."""
         return -num_held % self.page_tokens
+
+    def foresee(self, last_slots: Sequence[int]) -> list[int] | None:
+        """What takers with these last slots would get if each took one more, in this order.
+
+        None if there is no wholly free block for one that cannot grow in place. Pure.
+        """
+        taken: set[int] = set()
+        touched: set[int] = set()
+        slots = []
+        for last in last_slots:
+            page, offset = divmod(last + 1, self.page_tokens)
+            if not offset:
+                if not self._is_open(page) or page in taken:
+                    block = self._next_whole_block(touched)
+                    if block is None:
+                        return None
+                    page = block * self._block_pages
+                taken.add(page)
+                touched.add(page // self._block_pages)
+            slots.append(page * self.page_tokens + offset)
+        return slots
+
+    def _is_open(self, page: int) -> bool:
+        return page < len(self._is_free) and bool(self._is_free[page])
+
+    def _next_whole_block(self, touched: set[int]) -> int | None:
+        """The lowest wholly free block that is not among `touched`. Pure."""
+        whole = np.flatnonzero(self._num_free_of_block == self._block_pages)
+        return next((int(b) for b in whole[: len(touched) + 1] if b not in touched), None)
 
     def allocate(self, num_tokens: int, *, after: int | None = None) -> NDArray[np.int64]:
         """Slots int64 [num_tokens], contiguous where possible, right behind `after` at best.

@@ -13,6 +13,7 @@ There is no prefill and no decode phase: a step computes some missing tokens of 
 from mmserve.sched.books.accounts import Waits
 from mmserve.sched.books.recent import RecentShare
 from mmserve.sched.books.report import SchedReport
+from mmserve.sched.foresight import is_foreseen
 from mmserve.sched.scheduler import Scheduler
 from mmserve.sched.sequence import SequenceSpec
 from mmserve.sched.updates import SchedCounts, SequenceUpdate
@@ -25,4 +26,5 @@ __all__ = [
     "SequenceSpec",
     "SequenceUpdate",
     "Waits",
+    "is_foreseen",
 ]

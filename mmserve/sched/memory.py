@@ -145,6 +145,10 @@ class KvMemory:
         pool = self.pool
         return bool(pool.num_free or self.tree.num_evictable or self._num_left(sequence))
 
+    def next_slots(self, sequences: Iterable[Sequence]) -> list[int] | None:
+        """The slot that each one's next token gets, one after the other, if certain. Pure."""
+        return self.pool.foresee([one.slots[one.slots.size - 1] for one in sequences])
+
     def take_next(self, sequence: Sequence) -> None:
         """A slot for the answer's next token, which is its own. Changes: as `take`."""
         slots, pool = sequence.slots, self.pool

@@ -25,6 +25,7 @@ from mmserve.sched.admission import make_sequence
 from mmserve.sched.books.books import Books
 from mmserve.sched.books.report import SchedReport
 from mmserve.sched.flight import Flight, record_of
+from mmserve.sched.foresight import foreseen_plan
 from mmserve.sched.jumping import open_answer
 from mmserve.sched.ledgers import Ledgers
 from mmserve.sched.masks import step_masks
@@ -276,6 +277,20 @@ class Scheduler:
         )
         self._roster.in_flight = tuple(planned.sequence for planned in builder.rows)
         return plan
+
+    def foresee(self) -> ForwardPlan | None:
+        """The step that most likely follows the one that is out; None if that is open.
+
+        For a device that is to begin it before this one is back. It is only a guess: plan the
+        real step as ever, and ask `is_foreseen` whether it is the one begun. Pure.
+        """
+        flight, roster = self._flight, self._roster
+        if flight is None or len(flight.rows) < len(roster.running) or len(self._desk.hints):
+            return None
+        if len(self._line) and len(roster.running) < self._config.max_running:
+            return None
+        running = self._ledgers.by_right_of_way(roster.running.values())
+        return foreseen_plan(flight.plan.step + 1, running, flight.rows, self._ledgers)
 
     def commit(self, sampled: SampledTokens) -> tuple[SequenceUpdate, ...]:
         """Take in the result of the step that is out; the news, in the order of its rows.
