@@ -8,10 +8,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
+JOBS   ?= 1
 VISION ?= torchvision==0.28.0
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test check style format floors types lint serve bench setup size clean
+.PHONY: demo test check style format floors types lint serve bench bench-env setup size clean
 
 demo: $(VENV)/.ready
 	@$(BIN)/mmserve demo
@@ -44,7 +45,11 @@ floors: $(VENV)/.ready-dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.ready-dev
-	$(BIN)/python -m benchmarks.image_qa --quick
+	$(BIN)/python -m benchmarks.suite $(if $(QUICK),--quick)
+
+# The other engines, each in an environment of its own: ENGINES="vllm openvino" for some of them.
+bench-env: $(VENV)/.ready-dev
+	$(BIN)/python -m benchmarks.engines.install --jobs $(JOBS) $(ENGINES)
 
 size:
 	@for room in mmserve/*/; do printf '%6s %s\n' "$$(find $$room -name '*.py' | xargs cat | wc -l)" "$$room"; done

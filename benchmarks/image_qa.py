@@ -1,45 +1,44 @@
-"""Pictures x questions on a seeded LLaVA of about 60M parameters: mmserve against transformers.
+"""Pictures x questions on a seeded LLaVA of about 60M parameters, engines side by side.
 
-A program is one picture and eight questions of 24 tokens, 16 greedy tokens each. transformers
-answers one question at a time, and all eight of a picture as one batch; mmserve is handed all
-programs at once. Both run on the same threads in the same process, one after the other, on the
-same token ids.
+A program is one picture and eight questions of 24 tokens, 16 greedy tokens each. mmserve is
+handed all programs at once, with full weights and with int8 ones. transformers answers one
+question at a time, all of a picture as one batch, and those of several pictures as one batch.
+Other engines get all questions at once if they batch by themselves. All use the same threads,
+prompts and lengths; nothing is cached before a run; they take turns, round by round, and
+medians are told. A row with `programs_run` below `programs` has its rate from fewer pictures.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 
-from benchmarks.models import llava_60m
+from benchmarks.engines.export import checkpoint
+from benchmarks.engines.worker import ENVIRONMENTS
+from benchmarks.media_asks import Ask, OneStep, Picture, Writer
+from benchmarks.media_lanes import Lane, MmserveLane, play, row_of, speedup
+from benchmarks.media_reference import Reference, TransformersLane
+from benchmarks.media_workers import open_others
 from benchmarks.record import Record, report
-from mmserve.core import (
-    BytesSource,
-    EngineConfig,
-    ImagePart,
-    Request,
-    SamplingParams,
-    TokensPart,
-    default_threads,
-)
-from mmserve.engine import Engine, collect
+from mmserve.core import EngineConfig, default_threads
+from mmserve.engine import Engine
 
 QUESTION_TOKENS = 24
 ANSWER_TOKENS = 16
 PICTURE_TOKENS = 576
+PICTURE_SIDE = 336
 VOCAB_SIZE = 32000
+WARMING = 8
+"""Tokens of an answer that is not timed."""
 
-Answers = dict[tuple[int, int], tuple[int, ...]]
+_OURS, _INT8, _ALONE = "mmserve", "mmserve, int8", "transformers, one by one"
+_BATCHED = {"transformers, batch of a picture": 1, "transformers, batch of 4 pictures": 4}
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,19 @@ class Workload:
         return len(self.pictures)
 
     @property
+    def programs(self) -> list[OneStep]:
+        """A program a picture. Pure."""
+        return [
+            OneStep(
+                tuple(
+                    Ask(f"{i}-{j}", (Picture(picture), question), ANSWER_TOKENS)
+                    for j, question in enumerate(self.questions[i])
+                )
+            )
+            for i, picture in enumerate(self.pictures)
+        ]
+
+    @property
     def least_tokens(self) -> int:
         """Tokens that any engine must compute.
 
@@ -66,154 +78,120 @@ class Workload:
 
 
 def workload(num_pictures: int, num_questions: int, vocab_size: int, seed: int = 0) -> Workload:
-    """Noise pictures of 336 x 336 and random questions without special tokens. Pure."""
-    random = np.random.default_rng(seed)
-    pictures = []
-    for _ in range(num_pictures):
-        coarse = random.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-        buffer = io.BytesIO()
-        Image.fromarray(coarse).resize((336, 336), Image.Resampling.BICUBIC).save(buffer, "PNG")
-        pictures.append(buffer.getvalue())
-    shape = (num_pictures, num_questions, QUESTION_TOKENS)
-    questions = random.integers(300, vocab_size, shape)
-    return Workload(pictures, [[tuple(map(int, q)) for q in row] for row in questions])
+    """Noise pictures of 336 x 336 and questions of random words. Pure."""
+    writer = Writer(vocab_size, seed)
+    pictures = [writer.picture(PICTURE_SIDE).content for _ in range(num_pictures)]
+    questions = [writer.questions(num_questions, QUESTION_TOKENS) for _ in pictures]
+    return Workload(pictures, questions)
 
 
-def run_mmserve(engine: Engine, work: Workload) -> Answers:
-    """All programs at once through the engine."""
-    sampling = SamplingParams(max_new_tokens=ANSWER_TOKENS, temperature=0.0, ignore_eos=True)
-    tickets = {}
-    for i, picture in enumerate(work.pictures):
-        image = ImagePart(BytesSource(picture))
-        for j, question in enumerate(work.questions[i]):
-            parts = (image, TokensPart(question))
-            request = Request(request_id=f"{i}-{j}", parts=parts, sampling=sampling)
-            tickets[i, j] = engine.submit(request)
-    return {at: collect(ticket.outputs()).token_ids[0] for at, ticket in tickets.items()}
-
-
-class Transformers:
-    """The reference: `LlavaForConditionalGeneration.generate`, greedy, with its own cache."""
-
-    def __init__(self, directory: Path) -> None:
-        from transformers import AutoImageProcessor, LlavaForConditionalGeneration  # noqa: PLC0415
-
-        self._model = LlavaForConditionalGeneration.from_pretrained(
-            directory, dtype=torch.float32
-        ).eval()
-        self._processor = AutoImageProcessor.from_pretrained(directory, backend="pil")
-        config = self._model.config
-        self._bos = config.text_config.bos_token_id
-        self._image = config.image_token_id
-
-    def one_by_one(self, work: Workload) -> Answers:
-        """Each question in a call of its own."""
-        answers: Answers = {}
-        for i, picture in enumerate(work.pictures):
-            for j, question in enumerate(work.questions[i]):
-                answers[i, j] = self._generate(picture, [question])[0]
-        return answers
-
-    def batched(self, work: Workload) -> Answers:
-        """All questions of a picture in one call."""
-        answers: Answers = {}
-        for i, picture in enumerate(work.pictures):
-            rows = self._generate(picture, work.questions[i])
-            answers |= {(i, j): row for j, row in enumerate(rows)}
-        return answers
-
-    @torch.inference_mode()
-    def _generate(
-        self, picture: bytes, questions: list[tuple[int, ...]]
-    ) -> list[tuple[int, ...]]:
-        image = Image.open(io.BytesIO(picture)).convert("RGB")
-        pixels = self._processor(images=[image] * len(questions), return_tensors="pt")
-        head = [self._bos] + [self._image] * PICTURE_TOKENS
-        ids = torch.tensor([[*head, *question] for question in questions])
-        tokens = self._model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            pixel_values=pixels["pixel_values"],
-            max_new_tokens=ANSWER_TOKENS,
-            min_new_tokens=ANSWER_TOKENS,
-            do_sample=False,
+def open_lanes(
+    directory: Path, stack: ExitStack, baseline_pictures: int | None, *, has_others: bool
+) -> tuple[list[Lane], list[dict[str, Any]]]:
+    """Lanes that are ready, and rows of engines that are absent; `stack` closes them all."""
+    config = EngineConfig(model=str(directory))
+    engines = {_OURS: config, _INT8: replace(config, weights="int8")}
+    lanes: list[Lane] = [
+        MmserveLane(name, stack.enter_context(Engine.from_config(one)))
+        for name, one in engines.items()
+    ]
+    reference = Reference(directory, picture_tokens=PICTURE_TOKENS)
+    for name, batch_programs in {_ALONE: 0, **_BATCHED}.items():
+        lanes.append(
+            TransformersLane(
+                name,
+                reference,
+                batch_programs=batch_programs,
+                most_programs=baseline_pictures,
+            )
         )
-        return [tuple(row[ids.shape[1] :].tolist()) for row in tokens]
+    if not has_others:
+        return lanes, []
+    others, absent = open_others(directory, "image", stack)
+    return [*lanes, *others], absent
 
 
-def timed(call: Callable[[], Answers]) -> tuple[float, Answers]:
-    """Seconds and answers of one call."""
-    start = time.perf_counter()
-    answers = call()
-    return time.perf_counter() - start, answers
-
-
-def measure(directory: Path, work: Workload, repeats: int) -> Record:
-    """Run the three ways and compare."""
+def measure(
+    directory: Path,
+    work: Workload,
+    repeats: int,
+    *,
+    baseline_pictures: int | None = None,
+    has_others: bool = True,
+) -> Record:
+    """Run all engines and compare."""
     torch.set_num_threads(default_threads())
-    reference = Transformers(directory)
-    warm = Workload(work.pictures[:1], [row[:1] for row in work.questions[:1]])
-    with Engine.from_config(EngineConfig(model=str(directory))) as engine:
-        run_mmserve(engine, warm)
-        reference.one_by_one(warm)
-        rounds = [_round(engine, reference, work) for _ in range(repeats)]
-    rows = [_row(name, [r[name] for r in rounds], work) for name in rounds[0]]
-    ours, alone, batch = rows
+    with ExitStack() as stack:
+        lanes, absent = open_lanes(directory, stack, baseline_pictures, has_others=has_others)
+        _, failed_early = play(lanes, warming(work), 1)
+        runs, failed = play(lanes, work.programs, repeats)
+    expected = runs[_ALONE][0]
+    rows = [row_of(lane, runs[lane.name], work.num_programs, expected) for lane in lanes]
     return Record(
         repeats=repeats,
-        summary={
-            "speedup_vs_transformers_sequential": alone["seconds"] / ours["seconds"],
-            "speedup_vs_transformers_batched": batch["seconds"] / ours["seconds"],
-            "computed_over_least": ours["tokens_computed"] / work.least_tokens,
-            "different_answers": ours["different_answers"],
-            "programs_per_second": ours["programs_per_s"],
-        },
-        rows=rows,
+        summary=summary_of(rows, work),
+        rows=[*rows, *absent, *failed_early, *failed],
     )
 
 
-def _round(
-    engine: Engine, reference: Transformers, work: Workload
-) -> dict[str, dict[str, Any]]:
-    engine.flush_cache(timeout_s=10.0)
-    before = engine.counters()
-    ours_s, ours = timed(lambda: run_mmserve(engine, work))
-    after = engine.counters()
-    alone_s, alone = timed(lambda: reference.one_by_one(work))
-    batch_s, batch = timed(lambda: reference.batched(work))
-    computed = after["tokens_computed_total"] - before["tokens_computed_total"]
-    different = sum(ours[at] != alone[at] for at in alone)
-    return {
-        "mmserve": {"seconds": ours_s, "tokens_computed": computed, "different": different},
-        "transformers, one by one": {"seconds": alone_s, "different": 0},
-        "transformers, batch of a picture": {
-            "seconds": batch_s,
-            "different": sum(batch[at] != alone[at] for at in alone),
-        },
-    }
+def warming(work: Workload) -> list[OneStep]:
+    """A short program that is not timed. Pure."""
+    return [OneStep((Ask("warm", (Picture(work.pictures[0]), (300, 301)), WARMING),))]
 
 
-def _row(name: str, rounds: list[dict[str, Any]], work: Workload) -> dict[str, Any]:
-    seconds = float(np.median([r["seconds"] for r in rounds]))
-    return {
-        "engine": name,
-        "seconds": seconds,
-        "programs_per_s": work.num_programs / seconds,
-        "tokens_computed": rounds[-1].get("tokens_computed", ""),
-        "different_answers": rounds[-1]["different"],
+def summary_of(rows: Sequence[dict[str, Any]], work: Workload) -> dict[str, float]:
+    """What targets name: our two ways against the best of each kind of others. Pure."""
+    table = {row["engine"]: row for row in rows}
+    ours, eight, alone = table[_OURS], table[_INT8], table[_ALONE]
+    batch = max((table[name] for name in _BATCHED), key=lambda row: row["programs_per_s"])
+    others = [row for row in rows if row["engine"] not in {_OURS, _INT8, _ALONE, *_BATCHED}]
+    found = {
+        "speedup_vs_transformers_sequential": speedup(ours, alone),
+        "speedup_vs_transformers_batched": speedup(ours, batch),
+        "computed_over_least": ours["tokens_computed"] / work.least_tokens,
+        "different_answers": ours["different_answers"],
+        "programs_per_second": ours["programs_per_s"],
+        "programs_per_second_int8": eight["programs_per_s"],
+        "speedup_vs_transformers_sequential_int8": speedup(eight, alone),
+        "speedup_vs_transformers_batched_int8": speedup(eight, batch),
+        "different_answers_int8": eight["different_answers"],
+        "computed_over_least_int8": eight["tokens_computed"] / work.least_tokens,
+        "other_engines": len(others),
     }
+    if others:
+        best = max(others, key=lambda row: row["programs_per_s"])
+        found["over_best_other_engine"] = speedup(ours, best)
+        found["over_best_other_engine_int8"] = speedup(eight, best)
+    return found
 
 
 def main() -> None:
     """Parse flags, measure, report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="write one JSON object ('-': to stdout)")
-    parser.add_argument("--quick", action="store_true", help="2 pictures instead of 16")
-    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument(
+        "--quick", action="store_true", help="2 pictures, 1 for transformers, one round"
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="rounds")
+    parser.add_argument("--pictures", type=int, default=16)
+    parser.add_argument(
+        "--baseline-pictures",
+        type=int,
+        metavar="N",
+        help="transformers sees only the first N, and its rows say so; default: all",
+    )
+    parser.add_argument("--no-others", action="store_true", help="only mmserve, transformers")
     flags = parser.parse_args()
-    with TemporaryDirectory() as folder:
-        work = workload(2 if flags.quick else 16, 8, VOCAB_SIZE)
-        report(measure(llava_60m(Path(folder)), work, flags.repeats), flags.json)
+    num_pictures, repeats = (2, 1) if flags.quick else (flags.pictures, flags.repeats)
+    baseline_pictures = flags.baseline_pictures or (1 if flags.quick else None)
+    record = measure(
+        checkpoint("llava-60m", ENVIRONMENTS / "models"),
+        workload(num_pictures, 8, VOCAB_SIZE),
+        repeats,
+        baseline_pictures=baseline_pictures,
+        has_others=not (flags.quick or flags.no_others),
+    )
+    report(record, flags.json)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from mmserve.lang import ProgramState
 
 __all__ = [
     "answer_from_documents",
+    "answer_in_a_token",
     "answer_with_search",
     "ask_about_clip",
     "ask_about_picture",
@@ -48,6 +49,13 @@ def choose(s: ProgramState, shots: str, question: str, options: Sequence[str]) -
     """Few-shot classification: solved examples, one question, the likeliest option."""
     s += shots + question + "\nAnswer:"
     s += sgl.select("answer", list(options))
+    return [s["answer"]]
+
+
+@sgl.function
+def answer_in_a_token(s: ProgramState, shots: str, question: str) -> list[str]:
+    """A quiz: solved examples, one question with its options, a single token of answer."""
+    s += shots + question + "\nAnswer:" + sgl.gen("answer", max_tokens=1)
     return [s["answer"]]
 
 

@@ -3,6 +3,7 @@
 workload             shared by all         shared by some        own
 choice_short         5 examples                                  question, 4 short options
 choice_long          6 examples                                  question, 4 long endings
+quiz                 5 examples                                  question, options, 1 token
 react                examples                                    task, 3 steps
 generative_agents    world                 an agent's memories   event
 tree_of_thought      rules                 branches of a riddle
@@ -114,6 +115,17 @@ def _choice_long(writer: Writer, size: int) -> tuple[Program, list[dict[str, Any
     ]
 
 
+def _quiz(writer: Writer, size: int) -> tuple[Program, list[dict[str, Any]]]:
+    def asked() -> str:
+        options = zip("ABCD", writer.texts(4, 4), strict=True)
+        return "\n".join((writer.text(16), *(f"{one}. {text}" for one, text in options)))
+
+    shots = "".join(f"{asked()}\nAnswer: {letter}\n\n" for letter in "BDACB")
+    return bodies.answer_in_a_token, [
+        {"shots": shots, "question": asked()} for _ in range(3 * size)
+    ]
+
+
 def _shots(writer: Writer, count: int, num_words: int, answer: str) -> str:
     questions = writer.texts(count, num_words)
     return "".join(f"{question}\nAnswer:{answer}\n\n" for question in questions)
@@ -221,6 +233,7 @@ def _clip_questions(writer: Writer, size: int) -> tuple[Program, list[dict[str, 
 _MAKERS: dict[str, Maker] = {
     "choice_short": _choice_short,
     "choice_long": _choice_long,
+    "quiz": _quiz,
     "react": _react,
     "generative_agents": _generative_agents,
     "tree_of_thought": _tree_of_thought,

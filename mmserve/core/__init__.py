@@ -74,7 +74,7 @@ from mmserve.core.plan import (
     SampledRow,
     SampledTokens,
 )
-from mmserve.core.ports import Client, Jump, Matcher, Pending, Runner, Ticket
+from mmserve.core.ports import Begun, Client, Jump, Matcher, Pending, Runner, Ticket
 from mmserve.core.prompt import (
     MediaSpan,
     Prompt,
@@ -111,6 +111,7 @@ __all__ = [
     "Aborted",
     "BackendFailed",
     "BadRequest",
+    "Begun",
     "Broken",
     "Busy",
     "BytesSource",

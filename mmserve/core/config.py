@@ -16,6 +16,7 @@ from mmserve.core.errors import BadRequest
 
 __all__ = [
     "ClipDecoder",
+    "CudaGraphs",
     "EngineConfig",
     "Eviction",
     "Isolation",
@@ -41,6 +42,7 @@ Policy = Literal[
 Eviction = Literal["lru", "lfu", "slru", "cost"]
 WeightFormat = Literal["full", "int8", "int4"]
 Kernels = Literal["auto", "torch", "native", "triton"]
+CudaGraphs = Literal["lazy", "start", "off"]
 Isolation = Literal["process", "thread"]
 ClipDecoder = Literal["av", "decord"]
 
@@ -272,7 +274,21 @@ class EngineConfig:
         None, "most tokens of prompt and answer; default: the model's"
     )
     num_slots: int | None = _setting(None, "tokens of KV to hold; default: from kv_bytes")
-    kv_bytes: int = _setting(1024 * _MIB, "memory for KV when num_slots is not given, in bytes")
+    kv_bytes: int | None = _setting(
+        None,
+        "memory for KV when num_slots is not given; default: 1 GiB, on a GPU what is free",
+        low=1,
+    )
+    memory_share: float = _setting(
+        0.9,
+        "share of a GPU's memory free beside the weights that KV, features and steps may take",
+        low=0,
+        high=1,
+        is_above=True,
+    )
+    cuda_graphs: CudaGraphs = _setting(  # noqa: RUF009 - as above
+        "lazy", "when decode steps are captured as CUDA graphs: at first use, at the start, off"
+    )
     threads: int | None = _setting(None, "threads for tensor work; default: every core")
     grammar_cache_bytes: int = _setting(64 * _MIB, "bytes of compiled grammars kept")
     grammar_workers: int = _setting(2, "threads that compile grammars", low=1)
@@ -301,6 +317,7 @@ class EngineConfig:
         """Raise BadRequest for a value with which nothing could be served."""
         _check_ranges(self)
         _check_word("weights", self.weights, get_args(WeightFormat))
+        _check_word("cuda_graphs", self.cuda_graphs, get_args(CudaGraphs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

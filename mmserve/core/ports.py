@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # keeps the start of the command line and the language light
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Client", "Jump", "Matcher", "Pending", "Runner", "Ticket"]
+__all__ = ["Begun", "Client", "Jump", "Matcher", "Pending", "Runner", "Ticket"]
 
 
 class Pending(Protocol):
@@ -30,6 +30,15 @@ class Pending(Protocol):
         ...
 
 
+class Begun(Protocol):
+    """Rows of a foreseen step under way on the device; nothing is drawn yet."""
+
+    @property
+    def plan(self) -> ForwardPlan:
+        """What was foreseen."""
+        ...
+
+
 class Runner(Protocol):
     """Carries out plans on one device. May be slow; never called from two threads.
 
@@ -37,11 +46,33 @@ class Runner(Protocol):
     Two may be under way at once. If a launch fails, earlier steps are not affected.
     """
 
-    def launch(self, plan: ForwardPlan) -> Pending:
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it pays to begin a step before the one before is back. Pure."""
+        ...
+
+    def launch(self, plan: ForwardPlan, begun: Begun | None = None) -> Pending:
         """Begin the step; where the device works by itself, return before it is done.
+
+        Args:
+            plan: the step.
+            begun: the same rows, perhaps among others, that were begun early; they are not
+                computed again.
 
         The plan's masks are asked for here, behind the launch of its rows. Changes: KV store,
         feature store. Raises RunnerFailed if nothing of the step holds.
+        """
+        ...
+
+    def begin(self, plan: ForwardPlan, after: Pending) -> Begun:
+        """Compute the rows of a foreseen step, up to where tokens are drawn.
+
+        Args:
+            plan: rows of one token each, `UNDRAWN`: what `after` draws for their sequences.
+            after: the step launched last, not finished.
+
+        Slots that it writes have no owner yet, so it may be thrown away. Changes: KV store.
+        Raises RunnerFailed.
         """
         ...
 

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from mmserve.core import (
     Aborted,
+    Begun,
     Broken,
     Finish,
     ForwardPlan,
     MmserveError,
     ModelInfo,
+    Pending,
     Runner,
     RunnerFailed,
 )
@@ -30,7 +32,7 @@ from mmserve.engine.option_stream import OptionOutputs, OptionStream
 from mmserve.engine.stream import SequenceStream
 from mmserve.engine.ticket import EngineTicket
 from mmserve.prompt import Tokenizer
-from mmserve.sched import Scheduler, SequenceSpec, SequenceUpdate
+from mmserve.sched import Scheduler, SequenceSpec, SequenceUpdate, is_foreseen
 from mmserve.vision import MediaItem, MediaPlane
 
 __all__ = ["EngineLoop", "Pixels"]
@@ -85,6 +87,8 @@ class EngineLoop:
         self._next_id = 0
         self._is_open = True
         self._failure: MmserveError | None = None
+        self._begun: Begun | None = None
+        """The next step, begun before the last one was back."""
         self._thread = threading.Thread(target=self._run, name="mmserve-loop", daemon=True)
 
     # --- from any thread ---------------------------------------------------------------------
@@ -197,12 +201,25 @@ class EngineLoop:
         return True
 
     def _execute(self, plan: ForwardPlan) -> tuple[SequenceUpdate, ...]:
+        begun, self._begun = self._begun, None
+        if begun is not None and not is_foreseen(begun.plan, plan):
+            begun = None
         try:
-            sampled = self._runner.execute(plan)
+            pending = self._runner.launch(plan, begun)
+            if self._runner.looks_ahead:
+                self._begin_next(pending)
+            sampled = pending.finish()
         except RunnerFailed as error:
+            self._begun = None
             _log.exception("step %d failed", plan.step)
             return self._scheduler.rollback(plan, error)
         return self._scheduler.commit(sampled)
+
+    def _begin_next(self, pending: Pending) -> None:
+        """Let the device go on with what most likely comes next. Changes: what is begun."""
+        foreseen = self._scheduler.foresee()
+        if foreseen is not None:
+            self._begun = self._runner.begin(foreseen, pending)
 
     def _publish(self, updates: Iterable[SequenceUpdate]) -> None:
         for update in updates:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from mmserve.core import BadRequest, Kernels
+from mmserve.kernels.cuda_choice import choose_cuda_attention
+from mmserve.kernels.native import NativeOps, Unbuildable
 from mmserve.kernels.ops import Ops, TorchOps
 
 __all__ = ["ChosenOps", "choose_ops"]
 
-_Make = Callable[[torch.device, torch.dtype], Ops]
+_Notes = tuple[str, ...]
+_Make = Callable[[torch.device, torch.dtype], tuple[Ops, _Notes]]
 
 
 class _Unusable(Exception):
@@ -27,11 +31,34 @@ class ChosenOps:
     notes: tuple[str, ...]
 
 
-def _torch(_device: torch.device, _dtype: torch.dtype) -> Ops:
-    return TorchOps()
+def _torch(_device: torch.device, _dtype: torch.dtype) -> tuple[Ops, _Notes]:
+    return TorchOps(), ()
 
 
-_CANDIDATES: Mapping[str, _Make] = {"torch": _torch}
+def _native(device: torch.device, dtype: torch.dtype) -> tuple[Ops, _Notes]:
+    if device.type != "cpu":
+        raise _Unusable(f"they compute on a CPU, not on {device.type}")
+    if dtype != torch.float32:
+        raise _Unusable(f"they compute in float32, not in {str(dtype).removeprefix('torch.')}")
+    try:
+        return NativeOps(), ()
+    except Unbuildable as reason:
+        raise _Unusable(str(reason)) from reason
+
+
+def _triton(device: torch.device, dtype: torch.dtype) -> tuple[Ops, _Notes]:
+    if device.type != "cuda":
+        raise _Unusable(f"they compute on a GPU, not on {device.type}")
+    try:
+        room = importlib.import_module("mmserve.kernels.triton.ops")
+    except ImportError as error:
+        raise _Unusable(f'{error}; pip install "mmserve[cuda]"') from error
+    own: Ops = room.TritonOps()
+    chosen = choose_cuda_attention(device, dtype, own.attention)
+    return room.TritonOps(chosen.attention), chosen.notes
+
+
+_CANDIDATES: Mapping[str, _Make] = {"triton": _triton, "native": _native, "torch": _torch}
 """By name, the fastest first; each raises `_Unusable` where it cannot be used."""
 
 
@@ -46,10 +73,10 @@ def choose_ops(wanted: Kernels, device: torch.device, dtype: torch.dtype) -> Cho
         if wanted not in ("auto", name):
             continue
         try:
-            ops = make(device, dtype)
+            ops, more = make(device, dtype)
         except _Unusable as reason:
             notes.append(f"{name} kernels are not used: {reason}")
             continue
-        return ChosenOps(ops, (f"{name} kernels compute", *notes))
+        return ChosenOps(ops, (f"{name} kernels compute", *more, *notes))
     message = f"kernels is {wanted!r}: " + "; ".join(notes or ["not known"])
     raise BadRequest(message, field="kernels", reason="unusable")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,9 +85,13 @@ class _Edge:
     first_place: int
     slots: NDArray[np.int64]
 
-    def closed(self, begin: int, end_place: int) -> Segment:
-        """Its part from `begin` on, read by places up to `end_place`; its depth comes later."""
-        return Segment(self.first_place, end_place, begin, self.slots[begin : self.end], 0)
+    def closed(self, begin: int, end_place: int) -> _Closed:
+        """Its part from `begin` on, read by places up to `end_place`. Pure."""
+        return begin, self.first_place, end_place, self.slots[begin : self.end]
+
+
+_Closed = tuple[int, int, int, NDArray[np.int64]]
+"""First position, first place, end place and slots of an edge that nobody joins any more."""
 
 
 def plan_reading(rows: Sequence[QueryRow], window: int | None = None) -> StepReading:
@@ -106,30 +111,44 @@ def plan_reading(rows: Sequence[QueryRow], window: int | None = None) -> StepRea
         return StepReading(np.zeros(0, dtype=np.int64), nothing, nothing, (), 0)
     if len(asking) > 1:  # big-endian bytes sort as the slots do
         asking.sort(key=lambda i: rows[i].slots.astype(">i8").tobytes())
-    order = np.concatenate([np.arange(firsts[i], firsts[i] + lengths[i]) for i in asking])
-    seen = [_seen(rows[i], window) for i in asking]
-    low = np.concatenate([first for first, _ in seen])
-    high = np.concatenate([end for _, end in seen])
-    segments, depth = _with_depths(_edges([rows[i] for i in asking]), low, high)
+    sorted_rows = [rows[i] for i in asking]
+    order = _ranges(firsts[asking], lengths[asking])
+    low, high = _seen(sorted_rows, lengths[asking], window)
+    edges = sorted(_edges(sorted_rows), key=itemgetter(0, 1))
+    if window is not None:
+        edges = _seen_parts(edges, low, high)
+    segments, depth = _with_depths(edges, len(order))
     return StepReading(order, low, high, segments, depth)
 
 
-def _seen(row: QueryRow, window: int | None) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Positions [low, high) that each query of a row sees, int32 [num_queries] each."""
-    high = np.arange(row.start + 1, len(row.slots) + 1, dtype=np.int32)
+def _ranges(firsts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[first, first + length) of each, end to end. Pure."""
+    ends = lengths.cumsum()
+    return np.arange(ends[-1]) + np.repeat(firsts - ends + lengths, lengths)
+
+
+def _seen(
+    rows: Sequence[QueryRow], lengths: NDArray[np.int64], window: int | None
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Positions [low, high) that each query sees, int32 [T] each, rows end to end."""
+    starts = np.array([row.start for row in rows], dtype=np.int64)
+    high = (_ranges(starts, lengths) + 1).astype(np.int32)
     low = np.zeros_like(high) if window is None else np.maximum(high - np.int32(window), 0)
-    for start, end in row.two_way:
-        high[max(start - row.start, 0) : max(end - row.start, 0)] = end
+    places = lengths.cumsum() - lengths
+    for place, row in zip(places.tolist(), rows, strict=True):
+        for start, end in row.two_way:
+            first, last = max(start - row.start, 0), max(end - row.start, 0)
+            high[place + first : place + last] = end
     return low, high
 
 
-def _edges(rows: Sequence[QueryRow]) -> list[Segment]:
+def _edges(rows: Sequence[QueryRow]) -> list[_Closed]:
     """Edges of the tree of rows that are sorted by their slots.
 
     A row closes what it does not share with the row before; an edge that it shares in part is
     cut there.
     """
-    closed: list[Segment] = []
+    closed: list[_Closed] = []
     path: list[_Edge] = []
     place = 0
     before = rows[0].slots[:0]
@@ -160,20 +179,25 @@ def _shared_length(
     return shared if shared - node >= MIN_SHARED else node
 
 
-def _with_depths(
-    edges: Sequence[Segment], low: NDArray[np.int32], high: NDArray[np.int32]
-) -> tuple[tuple[Segment, ...], int]:
-    """Edges without what none of their queries sees, numbered along each path."""
-    num_before = np.zeros(len(low), dtype=np.int64)
-    kept: list[Segment] = []
-    for edge in sorted(edges, key=lambda edge: (edge.first_position, edge.first_place)):
-        places = slice(edge.first_place, edge.end_place)
-        begin = max(edge.first_position, int(low[places].min()))
-        end = min(edge.end_position, int(high[places].max()))
-        if begin >= end:
-            continue
-        slots = edge.slots[begin - edge.first_position : end - edge.first_position]
-        depth = int(num_before[places].max())
-        kept.append(Segment(edge.first_place, edge.end_place, begin, slots, depth))
-        num_before[places] += 1
-    return tuple(kept), int(num_before.max(initial=0))
+def _seen_parts(
+    edges: Sequence[_Closed], low: NDArray[np.int32], high: NDArray[np.int32]
+) -> list[_Closed]:
+    """Edges without what none of their queries sees."""
+    kept = []
+    for position, first, last, slots in edges:
+        begin = max(position, int(low[first:last].min()))
+        end = min(position + len(slots), int(high[first:last].max()))
+        if begin < end:
+            kept.append((begin, first, last, slots[begin - position : end - position]))
+    return kept
+
+
+def _with_depths(edges: Sequence[_Closed], num_places: int) -> tuple[tuple[Segment, ...], int]:
+    """Edges numbered along each path: all queries of an edge have the same ones above it."""
+    num_above = np.zeros(num_places, dtype=np.int32)
+    segments: list[Segment] = []
+    for position, first, last, slots in edges:
+        depth = int(num_above[first])
+        segments.append(Segment(first, last, position, slots, depth))
+        num_above[first:last] = depth + 1
+    return tuple(segments), int(num_above.max(initial=0))

@@ -61,8 +61,8 @@ class DecoderShape:
 class PlainAttention(Protocol):
     """What a decoder asks of the step it runs in, if it turns queries and keys itself.
 
-    Token order is the step's. Scores are scaled by D ** -0.5; a decoder that wants another scale
-    puts it into its queries.
+    Token order is the step's. Scores are scaled by D ** -0.5; a decoder that wants another
+    scale puts it into its queries.
     """
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:

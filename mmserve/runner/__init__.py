@@ -3,7 +3,8 @@
 Owns every tensor that outlives a layer: the KV store and the store of encoded pictures; the
 ledgers of both are in the planning wing. Called by `engine/load.py` only.
 
-    ForwardPlan -> drop, encode -> embed, place features -> decoder -> sample -> SampledTokens
+    ForwardPlan --launch--> drop, encode -> embed, features -> decoder -> masks -> draw
+                --finish--> SampledTokens
 """
 
 from mmserve.runner.load import LoadedModel, load_model

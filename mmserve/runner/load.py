@@ -17,11 +17,13 @@ from mmserve.core import (
     Runner,
     default_threads,
 )
-from mmserve.kernels import choose_ops
+from mmserve.kernels import Ops, choose_ops
+from mmserve.kernels.flashinfer import FlashInferAttention, unsupported
 from mmserve.models import Checkpoint, Model, build_model, read_config
 from mmserve.runner.feature_store import FeatureStore
 from mmserve.runner.identity import eos_token_ids, fingerprint
 from mmserve.runner.kv_store import KvStore, kv_bytes_per_token
+from mmserve.runner.sizing import Needs, graphs_for, slots_for
 from mmserve.runner.torch_runner import TorchRunner
 
 __all__ = ["LoadedModel", "load_model"]
@@ -60,11 +62,16 @@ def load_model(config: EngineConfig, directory: Path) -> LoadedModel:
         model = build_model(
             Checkpoint(directory, raw, dtype, device, bits, chosen.ops, context)
         )
-        info = replace(_info(config, directory, raw, model, dtype), kernels=chosen.notes)
+        info = _info(config, directory, raw, model, dtype)
+        needs = Needs(config, info.context_length, info.kv_bytes_per_token, dtype, device)
+        info = replace(info, num_slots=slots_for(needs, model, chosen.ops))
         store = KvStore(model.decoder.shape, info.num_slots, dtype, device)
-    features = FeatureStore(model.pictures)
-    runner = TorchRunner(model, store, features, chosen.ops, device)
-    return LoadedModel(runner, info, raw)
+        graphs, note = graphs_for(needs, model, chosen.ops, store)
+    others = (_attention_note(chosen.ops, model, dtype), note)
+    notes = (*chosen.notes, *(other for other in others if other))
+    features = FeatureStore(model.pictures, device)
+    runner = TorchRunner(model, store, features, chosen.ops, device, graphs)
+    return LoadedModel(runner, replace(info, kernels=notes), raw)
 
 
 def _info(
@@ -74,13 +81,12 @@ def _info(
     model: Model,
     dtype: torch.dtype,
 ) -> ModelInfo:
+    """Facts of the model; how many slots there are is told later."""
     text = model.decoder.shape
     context = config.context_length or text.max_positions
     if context > text.max_positions:
         message = f"context_length is {context}, the model was made for {text.max_positions}"
         raise BadRequest(message, field="context_length", reason="range")
-    per_token = kv_bytes_per_token(text, dtype)
-    most = config.sched.max_running * context
     inner = raw.get("text_config") or {}
     bos = raw.get("bos_token_id", inner.get("bos_token_id"))
     return ModelInfo(
@@ -92,11 +98,19 @@ def _info(
         eos_token_ids=_ends(path, raw, text.vocab_size),
         bos_token_id=bos if isinstance(bos, int) else None,
         image_token_id=model.image_token_id,
-        num_slots=config.num_slots or max(1, min(most, config.kv_bytes // per_token)),
-        kv_bytes_per_token=per_token,
+        num_slots=config.num_slots or 0,
+        kv_bytes_per_token=kv_bytes_per_token(text, dtype),
         feature_bytes_per_token=text.hidden_size * (1 + text.num_deep) * dtype.itemsize,
         fingerprint=fingerprint(path, raw),
     )
+
+
+def _attention_note(ops: Ops, model: Model, dtype: torch.dtype) -> str | None:
+    """Why the chosen attention leaves every step of this model to another, if it does. Pure."""
+    if not isinstance(ops.attention, FlashInferAttention):
+        return None
+    reason = unsupported(model.decoder.shape.head_size, dtype)
+    return reason and f"flashinfer does not attend for this model: {reason}"
 
 
 def _ends(path: Path, raw: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -144,8 +143,3 @@ class StepAttention:
     def attend_kept(self, layer: int, queries: Tensor) -> Tensor:
         """See `models.Attention`. Pure."""
         return self._kept_plan.attend(layer, queries)
-
-
-def to_device(array: NDArray[np.int64], device: torch.device) -> Tensor:
-    """An int64 array as a tensor on the device. Pure."""
-    return torch.from_numpy(array).to(device)

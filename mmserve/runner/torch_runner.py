@@ -1,35 +1,35 @@
-"""Carries out plans with torch on one device."""
+"""Carries out plans with torch on one device.
+
+    launch: drop, encode (aside) -> stage -> embed, features -> decoder -> masks -> draw
+            '- a decode step instead: staged ids, slots, positions -> graph -> masks -> draw
+
+On a GPU nothing here waits for the device but `finish`, for the step it belongs to: arrays go
+through page-locked buffers, drawn tokens come back by themselves.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from mmserve.core import (
-    ForwardPlan,
-    MmserveError,
-    PlanRow,
-    RowSampling,
-    RunnerFailed,
-    SampledRow,
-    SampledTokens,
-)
-from mmserve.kernels import Drawn, Ops
+from mmserve.core import Begun, ForwardPlan, Pending, RunnerFailed, SampledTokens
+from mmserve.kernels import Ops
 from mmserve.models import Model
+from mmserve.runner.clock import Mark
 from mmserve.runner.feature_store import FeatureStore
+from mmserve.runner.graphs import DecodeGraphs
 from mmserve.runner.kv_store import KvStore
-from mmserve.runner.scores import Scores, score_prompt
-from mmserve.runner.step import Layout, StepAttention, lay_out, to_device
+from mmserve.runner.placing import needs_index, places_of, put_features, token_index
+from mmserve.runner.staging import staging_for
+from mmserve.runner.step import Layout, StepAttention, lay_out
+from mmserve.runner.under_way import BegunRows, Masks, PendingStep, RowsUnderWay, under
 
 __all__ = ["TorchRunner"]
-
-Masks = Mapping[int, NDArray[np.uint32] | MmserveError]
 
 
 class TorchRunner:
@@ -41,6 +41,8 @@ class TorchRunner:
         features: the store of encoded pictures.
         ops: what computes beside the model.
         device: where the model lies.
+        graphs: run decode steps; None: these run as all others.
+        looks_ahead: whether foreseen steps are begun; None: on a GPU.
     """
 
     def __init__(
@@ -50,122 +52,130 @@ class TorchRunner:
         features: FeatureStore,
         ops: Ops,
         device: torch.device,
+        graphs: DecodeGraphs | None = None,
+        *,
+        looks_ahead: bool | None = None,
     ) -> None:
         self._model = model
         self._kv = kv
         self._features = features
         self._ops = ops
         self._device = device
+        self._graphs = graphs
+        self._looks_ahead = device.type == "cuda" if looks_ahead is None else looks_ahead
+        self._staging = staging_for(device)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """See `core.Runner.looks_ahead`. Pure."""
+        return self._looks_ahead
+
+    def execute(self, plan: ForwardPlan) -> SampledTokens:
+        """See `core.Runner.execute`."""
+        return self.launch(plan).finish()
 
     @torch.inference_mode()
-    def execute(self, plan: ForwardPlan) -> SampledTokens:
-        """See `core.Runner`. Changes: KV store, feature store. Raises RunnerFailed."""
-        try:
-            began = time.monotonic()
+    def launch(self, plan: ForwardPlan, begun: Begun | None = None) -> Pending:
+        """See `core.Runner.launch`. Changes: KV store, feature store. Raises RunnerFailed."""
+        with _failing_as(plan):
             self._features.drop(plan.drop)
-            self._features.encode(plan.encode)
-            self._wait()
-            encoded = time.monotonic()
-            rows = self._run(plan) if plan.rows else ()
-            self._wait()
-        except RunnerFailed:
-            raise
-        except Exception as error:  # the seam promises one error, whatever torch raises
-            message = f"step {plan.step} failed: {error}"
-            raise RunnerFailed(message, step=plan.step) from error
-        encode_ms = (encoded - began) * 1e3
-        return SampledTokens(plan.step, rows, encode_ms, (time.monotonic() - encoded) * 1e3)
+            encoded = self._features.encode(plan.encode)
+            rows = self._launch_rows(plan, begun) if plan.rows else None
+        return PendingStep(plan, encoded, rows, self._model.decoder, self._device)
 
-    def _run(self, plan: ForwardPlan) -> tuple[SampledRow, ...]:
-        layout = lay_out(plan)
+    @torch.inference_mode()
+    def begin(self, plan: ForwardPlan, after: Pending) -> Begun:
+        """See `core.Runner.begin`. Changes: KV store. Raises RunnerFailed."""
+        with _failing_as(plan):
+            if not isinstance(after, PendingStep):
+                raise TypeError(f"{type(after).__name__} is no step of this runner")
+            token_ids = self._picked(*after.draws_for(plan))
+            began = Mark(self._device)
+            if self._graphs is not None and self._graphs.takes(plan):
+                logits = self._graphs.logits(plan, self._staging, token_ids)
+                if logits is not None:
+                    return BegunRows(plan, logits, began)
+            everybody = list(range(len(plan.rows)))
+            run = self._forward(plan, lay_out(plan), everybody, token_ids)
+            return BegunRows(plan, self._model.decoder.logits(run.drawing), began)
+
+    def _launch_rows(self, plan: ForwardPlan, begun: Begun | None) -> RowsUnderWay:
+        """Launch the rows and their draws. Changes: the KV store."""
+        sampled = [i for i, row in enumerate(plan.rows) if row.sampling is not None]
+        began = Mark(self._device)
+        scored: tuple[Layout, Tensor] | None = None
+        logits: Tensor | None = None
+        if isinstance(begun, BegunRows):
+            logits, began = self._picked(begun.logits, begun.places(plan)), begun.began
+        elif self._graphs is not None and self._graphs.takes(plan):
+            logits = self._graphs.logits(plan, self._staging)
+        if logits is None:
+            layout = lay_out(plan)
+            run = self._forward(plan, layout, sampled)
+            began = run.began or began
+            if any(row.logprobs_from is not None or row.rivals for row in plan.rows):
+                scored = (layout, run.outputs)
+            if sampled:
+                logits = self._model.decoder.logits(run.drawing)
+        masks: Masks = {}
+        draws = None
+        if logits is not None:
+            masks = {} if plan.masks is None else plan.masks.fill()
+            draws = self._ops.draw(logits, under(masks, plan))
+        return RowsUnderWay(sampled, draws, masks, scored, began, Mark(self._device))
+
+    def _picked(self, rows: Tensor, places: list[int]) -> Tensor:
+        """Some rows of a tensor on the device, or itself if they are all of it, in order."""
+        if places == list(range(len(rows))):
+            return rows
+        (index,) = self._staging.put([np.array(places, dtype=np.int64)])
+        return rows[index]
+
+    def _forward(
+        self,
+        plan: ForwardPlan,
+        layout: Layout,
+        sampled: list[int],
+        drawn: Tensor | None = None,
+    ) -> _Run:
+        """Run the decoder over the rows, with `drawn` for their tokens. Changes: KV store."""
         decoder = self._model.decoder
         attention = StepAttention(
             self._ops.attention, self._kv.tensors, decoder.shape, plan.rows, layout
         )
-        hidden = decoder.embed(to_device(layout.token_ids, self._device))
-        deep = self._place(plan, layout, hidden)
-        positions = to_device(layout.positions, self._device)
-        keep = to_device(layout.keep, self._device)
+        placed = places_of(plan.rows, layout.firsts)
+        arrays = [layout.token_ids, layout.positions, layout.keep]
+        is_every = len(sampled) == len(layout.keep)
+        if not is_every:
+            arrays.append(layout.wanted.cumsum()[sampled] - 1)
+        if is_indexed := needs_index(placed, self._device):
+            arrays.append(token_index(placed))
+        token_ids, positions, keep, *others = self._staging.put(arrays)
+        hidden = decoder.embed(token_ids if drawn is None else drawn)
+        index = others[-1] if is_indexed else None
+        deep = put_features(hidden, placed, self._features.take, decoder.shape.num_deep, index)
+        is_late = bool(placed) and self._device.type != "cpu"  # may have waited for pictures
+        began = Mark(self._device) if is_late else None
         outputs = decoder.forward(hidden, positions, attention, keep, deep)
-        return self._answers(plan, layout, outputs)
-
-    def _place(self, plan: ForwardPlan, layout: Layout, hidden: Tensor) -> Tensor | None:
-        """Put features over embeddings [T, E]; what early layers add, [num_deep, T, E].
-
-        Changes: `hidden`.
-        """
-        num_deep, width = self._model.decoder.shape.num_deep, hidden.shape[1]
-        deep: Tensor | None = None
-        for first, row in zip(layout.firsts.tolist(), plan.rows, strict=True):
-            for use in row.features:
-                features = self._features.take(use)
-                start = first + use.row_start
-                hidden[start : start + use.num_tokens] = features[:, :width]
-                if num_deep:
-                    if deep is None:
-                        deep = hidden.new_zeros((num_deep, *hidden.shape))
-                    sets = features[:, width:].unflatten(1, (num_deep, width))
-                    deep[:, start : start + use.num_tokens] = sets.transpose(0, 1)
-        return deep
-
-    def _answers(
-        self, plan: ForwardPlan, layout: Layout, outputs: Tensor
-    ) -> tuple[SampledRow, ...]:
-        """Drawn tokens and prompt scores; `outputs` [Q, E] are those of `layout.keep`."""
-        ends = layout.wanted.cumsum().tolist()
-        sampled = [i for i, row in enumerate(plan.rows) if row.sampling is not None]
-        drawn: dict[int, Drawn] = {}
-        masks: Masks = {}
-        if sampled:
-            last = torch.tensor([ends[i] - 1 for i in sampled], device=self._device)
-            logits = self._model.decoder.logits(outputs[last])
-            masks = {} if plan.masks is None else plan.masks.fill()
-            asked = _under(masks, plan)
-            drawn = dict(zip(sampled, self._ops.draw(logits, asked).read(), strict=True))
-        answers: list[SampledRow] = []
-        for i, row in enumerate(plan.rows):
-            scores = Scores()
-            if row.logprobs_from is not None or row.rivals:
-                mine = outputs[ends[i] - int(layout.wanted[i]) : ends[i]]
-                scores = score_prompt(row, mine, self._model.decoder)
-            mask = masks.get(i)
-            if isinstance(mask, MmserveError):
-                answers.append(SampledRow(row.sequence_id, error=mask))
-            else:
-                answers.append(_answer(plan.step, row, drawn.get(i, Drawn()), scores))
-        return tuple(answers)
-
-    def _wait(self) -> None:
-        """Let the device finish, so that times are true."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        return _Run(outputs, outputs if is_every else outputs[others[0]], began)
 
 
-def _under(masks: Masks, plan: ForwardPlan) -> list[RowSampling]:
-    """How rows are to be drawn, with the masks of those that have one. Pure."""
-    asked = []
-    for place, row in enumerate(plan.rows):
-        mask = masks.get(place)
-        if row.sampling is None:
-            continue
-        if mask is None or isinstance(mask, MmserveError):
-            asked.append(row.sampling)
-        else:
-            asked.append(replace(row.sampling, allowed=mask))
-    return asked
+@contextmanager
+def _failing_as(plan: ForwardPlan) -> Iterator[None]:
+    """Whatever torch raises inside is a RunnerFailed: the seam promises one error."""
+    try:
+        yield
+    except RunnerFailed:
+        raise
+    except Exception as error:
+        message = f"step {plan.step} failed: {error}"
+        raise RunnerFailed(message, step=plan.step) from error
 
 
-def _answer(step: int, row: PlanRow, drawn: Drawn, scores: Scores) -> SampledRow:
-    error = None
-    if drawn.fault is not None:
-        message = f"sequence {row.sequence_id} failed in step {step}: {drawn.fault}"
-        error = RunnerFailed(message, step=step, sequence_id=row.sequence_id)
-    return SampledRow(
-        sequence_id=row.sequence_id,
-        token_id=drawn.token_id,
-        logprob=drawn.logprob,
-        top=drawn.top,
-        prompt_logprobs=scores.known,
-        rival_logprobs=scores.rivals,
-        error=error,
-    )
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Outputs [Q, E] of the kept tokens, and those that draw; when layers began, if late."""
+
+    outputs: Tensor
+    drawing: Tensor
+    began: Mark | None

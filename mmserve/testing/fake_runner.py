@@ -8,15 +8,18 @@ missing picture, or KV that was overwritten gives a wrong answer, as with a real
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmserve.core import (
+    UNDRAWN,
+    Begun,
     ForwardPlan,
     LedgerBroken,
     MmserveError,
+    Pending,
     PlanRow,
     RowSampling,
     SampledRow,
@@ -29,6 +32,7 @@ Words = NDArray[np.uint64]
 Scores = tuple[tuple[int, float, tuple[tuple[int, float], ...]], ...]
 
 _EMPTY = np.uint64(0xDEAD)
+_MOST_UNDER_WAY = 2
 
 
 class FakeRunner:
@@ -39,6 +43,7 @@ class FakeRunner:
         vocab_size: drawn tokens are in [0, vocab_size).
         eos: a token that the hash draws about once in eight times, or None.
         rule: gives the next token from the token ids that the slots hold, instead of the hash.
+        looks_ahead: whether it wants foreseen steps begun early.
     """
 
     def __init__(
@@ -47,6 +52,8 @@ class FakeRunner:
         vocab_size: int,
         eos: int | None = None,
         rule: Callable[[list[int]], int] | None = None,
+        *,
+        looks_ahead: bool = False,
     ) -> None:
         self.num_steps = 0
         self.num_tokens = 0
@@ -55,6 +62,9 @@ class FakeRunner:
         """How often each item was encoded."""
         self.features: set[bytes] = set()
         """Items that are encoded now."""
+        self.num_begun = 0
+        """Steps whose rows had been begun before the step was launched."""
+        self.looks_ahead = looks_ahead
         self.row_errors: Mapping[int, Exception] = {}
         """Errors that single rows give, by sequence id; set by a test."""
         self._vocab_size = vocab_size
@@ -63,28 +73,68 @@ class FakeRunner:
         self._words = np.full(num_slots, _EMPTY, dtype=np.uint64)
         self._token_ids = np.full(num_slots, -1, dtype=np.int64)
         self._failure: Exception | None = None
+        self._is_late = False
+        self._under_way: list[_FakeStep] = []
 
-    def fail_next(self, error: Exception) -> None:
-        """Make the next step fail as a whole, with its slots spoiled. Changes: that step."""
-        self._failure = error
+    def fail_next(self, error: Exception, *, is_late: bool = False) -> None:
+        """Make the next step fail as a whole, with its slots spoiled; if late, at its finish.
+
+        Changes: that step.
+        """
+        self._failure, self._is_late = error, is_late
 
     def execute(self, plan: ForwardPlan) -> SampledTokens:
-        """Do the step.
+        """Launch the step and finish it. Raises LedgerBroken as `launch`."""
+        return self.launch(plan).finish()
+
+    def begin(self, plan: ForwardPlan, after: Pending) -> Begun:
+        """Write the rows of a foreseen step.
+
+        Raises:
+            LedgerBroken: a row's token is known already, or `after` draws none for it; or as
+                `launch`.
+
+        Changes: the store.
+        """
+        self._check_slots(plan)
+        drawn = after.outcome if isinstance(after, _FakeStep) else None
+        ids = {} if not isinstance(drawn, SampledTokens) else _drawn(drawn)
+        for row in plan.rows:
+            if row.token_ids.tolist() != [UNDRAWN] or ids.get(row.sequence_id) is None:
+                raise LedgerBroken("a row was foreseen that draws nothing", step=plan.step)
+            self._write(replace(row, token_ids=np.array([ids[row.sequence_id]])))
+        return _Written(plan)
+
+    def launch(self, plan: ForwardPlan, begun: Begun | None = None) -> Pending:
+        """Do the step; what it gave is told at the finish. Rows begun are not written again.
 
         Raises:
             LedgerBroken: the plan uses features that are not encoded, encodes twice, or writes
-                a slot twice.
+                a slot twice; or two steps are under way already.
 
         Changes: the store, the features, the counts.
         """
+        if len(self._under_way) >= _MOST_UNDER_WAY:
+            raise LedgerBroken("more than two steps are under way", step=plan.step)
         self._check_slots(plan)
+        step = _FakeStep(self._under_way, plan.step)
         if self._failure is not None:
             error, self._failure = self._failure, None
             for row in plan.rows:
                 self._words[row.slots[row.start :]] = _EMPTY
-            raise error
+            if not self._is_late:
+                raise error
+            step.outcome = error
+        else:
+            step.outcome = self._done(plan, begun)
+        self._under_way.append(step)
+        return step
+
+    def _done(self, plan: ForwardPlan, begun: Begun | None) -> SampledTokens:
+        """Changes: the store, the features, the counts."""
         self._encode(plan)
-        for row in plan.rows:
+        self.num_begun += begun is not None
+        for row in plan.rows if begun is None else ():
             self._write(row)
         self.num_steps += 1
         self.num_rows += len(plan.rows)
@@ -192,6 +242,36 @@ class FakeRunner:
             return ()
         ranked = [(token_id, _logprob(word, token_id)) for token_id in range(self._vocab_size)]
         return tuple(sorted(ranked, key=lambda pair: -pair[1])[:num_top])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Written:
+    """See `Begun`: its rows are written."""
+
+    plan: ForwardPlan
+
+
+def _drawn(sampled: SampledTokens) -> dict[int, int | None]:
+    """Drawn tokens by sequence. Pure."""
+    return {row.sequence_id: row.token_id for row in sampled.rows}
+
+
+class _FakeStep:
+    """See `Pending`; checks that steps are finished once and in order."""
+
+    def __init__(self, under_way: list[_FakeStep], number: int) -> None:
+        self.outcome: SampledTokens | Exception | None = None
+        self._under_way = under_way
+        self._number = number
+
+    def finish(self) -> SampledTokens:
+        """See `Pending.finish`. Raises LedgerBroken if it is not this step's turn."""
+        if not self._under_way or self._under_way[0] is not self:
+            raise LedgerBroken("a step is finished out of turn", step=self._number)
+        del self._under_way[0]
+        if not isinstance(self.outcome, SampledTokens):
+            raise self.outcome or LedgerBroken("a step gave nothing", step=self._number)
+        return self.outcome
 
 
 def _rivals(

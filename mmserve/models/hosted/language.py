@@ -31,7 +31,7 @@ from mmserve.models.hosted.attending import (
     implementation,
 )
 from mmserve.models.hosted.eyes import Foreign
-from mmserve.models.ports import PlainAttention, DecoderShape
+from mmserve.models.ports import DecoderShape, PlainAttention
 
 __all__ = ["HostedDecoder", "decoder_of"]
 

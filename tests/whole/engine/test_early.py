@@ -19,8 +19,8 @@ from mmserve.core import (
     MediaConfig,
     MediaRefused,
     PathSource,
+    Pending,
     Request,
-    SampledTokens,
     SamplingParams,
     TextPart,
     Turn,
@@ -110,14 +110,16 @@ class Watched:
         self.steps: list[tuple[int, int]] = []
         self._runner = runner
 
-    def execute(self, plan: ForwardPlan) -> SampledTokens:
+    looks_ahead = False
+
+    def launch(self, plan: ForwardPlan, _begun=None) -> Pending:
         """The step."""
         self.steps.append((len(plan.rows), len(plan.encode)))
         self.has_rows.set()
         if plan.encode:
             self.has_picture.set()
         self.has_picture.wait(0.02)
-        return self._runner.execute(plan)
+        return self._runner.launch(plan)
 
 
 def test_an_address_is_fetched_once_for_hint_and_request(fresh: Engine, media_host) -> None:

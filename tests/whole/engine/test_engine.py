@@ -22,9 +22,9 @@ from mmserve.core import (
     ForwardPlan,
     ImagePart,
     MediaRefused,
+    Pending,
     Request,
     RunnerFailed,
-    SampledTokens,
     SamplingParams,
     SchedConfig,
     TextPart,
@@ -226,11 +226,13 @@ class _Faulty:
         self._runner = runner
         self.is_armed = False
 
-    def execute(self, plan: ForwardPlan) -> SampledTokens:
+    looks_ahead = False
+
+    def launch(self, plan: ForwardPlan, _begun=None) -> Pending:
         if self.is_armed:
             self.is_armed = False
             raise RunnerFailed("injected", step=plan.step)
-        return self._runner.execute(plan)
+        return self._runner.launch(plan)
 
 
 def test_a_failed_step_ends_its_rows_only(fresh: Engine) -> None:

@@ -21,8 +21,8 @@ from mmserve.core import (
     EngineConfig,
     ForwardPlan,
     MmserveError,
+    Pending,
     Request,
-    SampledTokens,
     SamplingParams,
     SchedConfig,
     TextPart,
@@ -141,14 +141,14 @@ def test_a_stream_that_is_left_is_cancelled(small: Engine) -> None:
 def test_closing_tells_what_was_done(small: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last output of an answer cut by `close` has its counts and times."""
     loop = small._loop
-    plain, steps = loop._runner.execute, itertools.count()
+    plain, steps = loop._runner.launch, itertools.count()
 
-    def execute(plan: ForwardPlan) -> SampledTokens:
+    def launch(plan: ForwardPlan, begun=None) -> Pending:
         while next(steps) > 8 and loop._inbox.empty():  # from then on, wait for `close`
             time.sleep(0.001)
-        return plain(plan)
+        return plain(plan, begun)
 
-    monkeypatch.setattr(loop._runner, "execute", execute)
+    monkeypatch.setattr(loop._runner, "launch", launch)
     ticket = ask(small, TextPart("x"), sampling=LONG)
     news = ticket.outputs()
     seen = [next(news) for _ in range(3)]

@@ -1,0 +1,532 @@
+/* y = activation(x @ weight.T + bias) with a weight that was packed once.
+
+   The outputs are cut into panels of NR columns, and a panel holds, for each input in order, the
+   NR weights of its columns:
+
+       float32   float  [panels][in][NR]
+       8 bits    int8   [panels][in up to 32][NR]         scales bfloat16 [panels][in / 32][NR]
+       4 bits    uint8  [panels][in up to 32, / 2][NR]    two inputs a byte, the even one low
+
+   Each output is one chain of multiply-adds over the inputs in order, then the bias, then the
+   activation, whatever rows stand beside it and however many threads there are: a row's result
+   is the same to the bit alone and among others. A weight of few bits is code * scale, which
+   float32 holds exactly (7 and 8 bits of significand), so it may be formed anywhere.
+
+   A tile is `rows` x NR sums held in registers. While rows * NR sums of one panel are computed,
+   the panel that comes next is fetched into the second cache. */
+
+#define _DEFAULT_SOURCE /* madvise, beside strict C */
+
+#include "common.h"
+
+#include <omp.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+#if defined(__AVX2__)
+#include <immintrin.h> /* for widening alone, which gcc 12 does in ten instructions */
+#endif
+
+#define NR (2 * VW)
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define MR 12 /* 32 registers: 24 sums, two vectors of weights */
+#else
+#define MR 6
+#endif
+#define BLOCK 32
+#define MAX_DEPTH 640 /* inputs computed at once: a panel's part is 80 KiB at most */
+
+enum activation { NONE, GELU, GELU_TANH, QUICK_GELU, RELU, SILU };
+
+struct product {
+    const void *panels;
+    const uint16_t *scales; /* NULL: float32 */
+    const float *bias;      /* [panels * NR], NULL: none */
+    int64_t num_inputs;
+    int64_t num_outputs;
+    int32_t bits; /* 32, 8, 4 */
+    int32_t activation;
+};
+
+/* ------------------------------------------------------------------- what follows the sums */
+
+/* gelu by the error function: 0.5 x erfc(-x / sqrt 2), |error| < 2e-7 |x|.
+   Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26, 1964. */
+INLINE vec gelu(vec x) {
+    vec z = vabs(x) * 0.70710678f;
+    vec t = 1.0f / (z * 0.3275911f + 1.0f);
+    vec p = t * 1.061405429f - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    vec tail = p * t * vexp(-(z * z)) * 0.5f;
+    return x * choose(x < zero(), tail, 1.0f - tail);
+}
+
+INLINE vec gelu_tanh(vec x) {
+    vec u = x * 0.79788456f * (x * x * 0.044715f + 1.0f);
+    return x * vsigmoid(u + u);
+}
+
+INLINE vec activated(vec x, int kind) {
+    switch (kind) {
+    case GELU: return gelu(x);
+    case GELU_TANH: return gelu_tanh(x);
+    case QUICK_GELU: return x * vsigmoid(x * 1.702f);
+    case RELU: return choose(x < zero(), zero(), x);
+    case SILU: return x * vsigmoid(x);
+    default: return x;
+    }
+}
+
+INLINE void finish_as(float *y, long row_size, long rows, long columns, const float *bias,
+                      const int kind) {
+    for (long r = 0; r < rows; r++)
+        for (long c = 0; c < columns; c += VW) {
+            float *to = y + r * row_size + c;
+            long num = min_long(columns - c, VW);
+            vec value = num == VW ? load(to) : load_some(to, num, 0.0f);
+            if (bias) value += load(bias + c);
+            value = activated(value, kind);
+            if (num == VW) store(to, value);
+            else store_some(to, value, num);
+        }
+}
+
+/* Adds the bias and activates rows x columns of sums. Changes: y. */
+static __attribute__((noinline)) void finish(float *y, long row_size, long rows, long columns,
+                                             const float *bias, int kind) {
+    switch (kind) {
+    case GELU: finish_as(y, row_size, rows, columns, bias, GELU); break;
+    case GELU_TANH: finish_as(y, row_size, rows, columns, bias, GELU_TANH); break;
+    case QUICK_GELU: finish_as(y, row_size, rows, columns, bias, QUICK_GELU); break;
+    case RELU: finish_as(y, row_size, rows, columns, bias, RELU); break;
+    case SILU: finish_as(y, row_size, rows, columns, bias, SILU); break;
+    default: finish_as(y, row_size, rows, columns, bias, NONE);
+    }
+}
+
+/* -------------------------------------------------------------------------- weights' values */
+
+#if defined(__AVX512F__)
+INLINE ivec wide_codes(const int8_t *from) {
+    return (ivec)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from));
+}
+INLINE ivec wide_halves(const uint16_t *from) {
+    return (ivec)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+}
+#elif defined(__AVX2__)
+INLINE ivec wide_codes(const int8_t *from) {
+    return (ivec)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from));
+}
+INLINE ivec wide_halves(const uint16_t *from) {
+    return (ivec)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
+}
+#else
+typedef int8_t bytes __attribute__((vector_size(VW), aligned(1), may_alias));
+typedef uint16_t halves __attribute__((vector_size(2 * VW), aligned(2), may_alias));
+INLINE ivec wide_codes(const int8_t *from) {
+    return __builtin_convertvector(*(const bytes *)from, ivec);
+}
+INLINE ivec wide_halves(const uint16_t *from) {
+    return __builtin_convertvector(*(const halves *)from, ivec);
+}
+#endif
+
+INLINE vec scales_of(const uint16_t *from) { return (vec)(wide_halves(from) << 16); }
+INLINE vec floats_of(ivec codes) { return __builtin_convertvector(codes, vec); }
+
+/* The low and the high half of a byte as 2 ** 28 and 2 ** 4 times the code: the scales make up
+   for it exactly. */
+#define LOW_SCALE 3.7252903e-9f /* 2 ** -28 */
+#define HIGH_SCALE 0.0625f
+INLINE vec low_of(ivec pairs) { return floats_of(pairs << 28); }
+INLINE vec high_of(ivec pairs) { return floats_of(pairs & ~15); }
+
+/* ------------------------------------------------------------------------------------ tiles */
+
+/* Where a tile stands: `depth` inputs of `x`, the panel's weights for them, sums in `y`. */
+struct place {
+    const float *x;
+    long x_size;
+    const void *weights;
+    const uint16_t *scales;
+    long depth;
+    float *y;
+    long y_size;
+    long columns;
+    int is_first;      /* the sums begin here; else they go on from y */
+    const char *ahead; /* what comes next, */
+    long stride;       /* bytes of it fetched at each input */
+};
+
+INLINE void sums_from(vec sums[][2], const struct place *at, const int rows) {
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++) {
+        const float *y = at->y + r * at->y_size;
+        if (at->is_first) {
+            sums[r][0] = sums[r][1] = zero();
+        } else if (at->columns == NR) {
+            sums[r][0] = load(y);
+            sums[r][1] = load(y + VW);
+        } else {
+            float whole[NR] = {0};
+            memcpy(whole, y, 4 * (size_t)at->columns);
+            sums[r][0] = load(whole);
+            sums[r][1] = load(whole + VW);
+        }
+    }
+}
+
+INLINE void sums_to(const struct place *at, vec sums[][2], const int rows) {
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++) {
+        float *y = at->y + r * at->y_size;
+        if (at->columns == NR) {
+            store(y, sums[r][0]);
+            store(y + VW, sums[r][1]);
+        } else {
+            float whole[NR];
+            store(whole, sums[r][0]);
+            store(whole + VW, sums[r][1]);
+            memcpy(y, whole, 4 * (size_t)at->columns);
+        }
+    }
+}
+
+/* Pointers to every third row of x: two more are reached by an index, so that the loop spends no
+   instruction on addresses. The empty assembler keeps the compiler from undoing this. */
+#define GROUPS ((MR + 2) / 3)
+struct readers {
+    const float *rows[GROUPS];
+    long x_size;
+};
+
+INLINE struct readers readers_of(const struct place *at, const int rows) {
+    struct readers from = {{0}, at->x_size};
+#pragma GCC unroll 4
+    for (int g = 0; 3 * g < rows; g++) from.rows[g] = at->x + 3 * g * at->x_size;
+    return from;
+}
+
+INLINE void add_input(vec sums[][2], struct readers *from, vec first, vec second,
+                      const int rows) {
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++) {
+        vec value = all(from->rows[r / 3][r % 3 * from->x_size]);
+        sums[r][0] += value * first;
+        sums[r][1] += value * second;
+    }
+#pragma GCC unroll 4
+    for (int g = 0; 3 * g < rows; g++) {
+        from->rows[g]++;
+        __asm__("" : "+r"(from->rows[g]));
+    }
+}
+
+INLINE void tile_full(const struct place *at, const int rows) {
+    vec sums[MR][2];
+    struct readers from = readers_of(at, rows);
+    sums_from(sums, at, rows);
+    const float *weights = at->weights;
+    const char *ahead = at->ahead;
+    for (long i = 0; i < at->depth; i++) {
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += at->stride;
+        add_input(sums, &from, load(weights + i * NR),
+                  load(weights + i * NR + VW), rows);
+    }
+    sums_to(at, sums, rows);
+}
+
+INLINE void tile_eight(const struct place *at, const int rows) {
+    vec sums[MR][2];
+    struct readers from = readers_of(at, rows);
+    sums_from(sums, at, rows);
+    const int8_t *codes = at->weights;
+    const uint16_t *scales = at->scales;
+    for (long begin = 0; begin < at->depth; begin += BLOCK, scales += NR) {
+        vec first = scales_of(scales), second = scales_of(scales + VW);
+        long end = min_long(begin + BLOCK, at->depth);
+        for (long i = begin; i < end; i++, codes += NR)
+            add_input(sums, &from, floats_of(wide_codes(codes)) * first,
+                      floats_of(wide_codes(codes + VW)) * second, rows);
+    }
+    sums_to(at, sums, rows);
+}
+
+INLINE void tile_four(const struct place *at, const int rows) {
+    vec sums[MR][2];
+    struct readers from = readers_of(at, rows);
+    sums_from(sums, at, rows);
+    const int8_t *pairs = at->weights;
+    const uint16_t *scales = at->scales;
+    for (long begin = 0; begin < at->depth; begin += BLOCK, scales += NR) {
+        vec first = scales_of(scales), second = scales_of(scales + VW);
+        vec low_first = first * LOW_SCALE, low_second = second * LOW_SCALE;
+        vec high_first = first * HIGH_SCALE, high_second = second * HIGH_SCALE;
+        long num = min_long(BLOCK, at->depth - begin);
+        for (long i = 0; i < num / 2; i++, pairs += NR) {
+            ivec left = wide_codes(pairs), right = wide_codes(pairs + VW);
+            add_input(sums, &from, low_of(left) * low_first, low_of(right) * low_second, rows);
+            add_input(sums, &from, high_of(left) * high_first, high_of(right) * high_second, rows);
+        }
+        if (num % 2)
+            add_input(sums, &from, low_of(wide_codes(pairs)) * low_first,
+                      low_of(wide_codes(pairs + VW)) * low_second, rows);
+    }
+    sums_to(at, sums, rows);
+}
+
+#if MR == 12
+#define EACH_ROWS(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12)
+#else
+#define EACH_ROWS(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6)
+#endif
+
+#define TILES(ROWS) \
+    static __attribute__((noinline)) void full_##ROWS(const struct place *at) { \
+        tile_full(at, ROWS); \
+    } \
+    static __attribute__((noinline)) void eight_##ROWS(const struct place *at) { \
+        tile_eight(at, ROWS); \
+    } \
+    static __attribute__((noinline)) void four_##ROWS(const struct place *at) { \
+        tile_four(at, ROWS); \
+    }
+EACH_ROWS(TILES)
+
+typedef void (*tile)(const struct place *);
+#define FULL(ROWS) full_##ROWS,
+#define EIGHT(ROWS) eight_##ROWS,
+#define FOUR(ROWS) four_##ROWS,
+static const tile full_tiles[] = {EACH_ROWS(FULL)};
+static const tile eight_tiles[] = {EACH_ROWS(EIGHT)};
+static const tile four_tiles[] = {EACH_ROWS(FOUR)};
+
+/* One row and `num` whole panels at once: as many streams from memory. */
+#define STREAMS 4
+INLINE void stream_full(const float *x, const float *weights, long depth, float *y) {
+    vec sums[STREAMS][2];
+#pragma GCC unroll 4
+    for (int s = 0; s < STREAMS; s++) sums[s][0] = sums[s][1] = zero();
+    for (long i = 0; i < depth; i++) {
+        vec value = all(x[i]);
+#pragma GCC unroll 4
+        for (int s = 0; s < STREAMS; s++) {
+            const float *from = weights + (s * depth + i) * NR;
+            sums[s][0] += value * load(from);
+            sums[s][1] += value * load(from + VW);
+        }
+    }
+#pragma GCC unroll 4
+    for (int s = 0; s < STREAMS; s++) {
+        store(y + s * NR, sums[s][0]);
+        store(y + s * NR + VW, sums[s][1]);
+    }
+}
+
+/* ------------------------------------------------------------- parts of weights of few bits */
+
+/* Values of `depth` inputs of a panel, [depth][NR]. Changes: `values`. */
+static void unpack_eight(const int8_t *codes, const uint16_t *scales, long depth, float *values) {
+    for (long begin = 0; begin < depth; begin += BLOCK, scales += NR) {
+        vec first = scales_of(scales), second = scales_of(scales + VW);
+        long end = min_long(begin + BLOCK, depth);
+        for (long i = begin; i < end; i++, codes += NR, values += NR) {
+            store(values, floats_of(wide_codes(codes)) * first);
+            store(values + VW, floats_of(wide_codes(codes + VW)) * second);
+        }
+    }
+}
+
+/* As `unpack_eight`; for an odd depth there is one input more. */
+static void unpack_four(const int8_t *pairs, const uint16_t *scales, long depth, float *values) {
+    for (long begin = 0; begin < depth; begin += BLOCK, scales += NR) {
+        vec first = scales_of(scales), second = scales_of(scales + VW);
+        long end = min_long(begin + BLOCK, depth);
+        for (long i = begin; i < end; i += 2, pairs += NR, values += 2 * NR) {
+            ivec left = wide_codes(pairs), right = wide_codes(pairs + VW);
+            store(values, low_of(left) * (first * LOW_SCALE));
+            store(values + VW, low_of(right) * (second * LOW_SCALE));
+            store(values + NR, high_of(left) * (first * HIGH_SCALE));
+            store(values + NR + VW, high_of(right) * (second * HIGH_SCALE));
+        }
+    }
+}
+
+/* --------------------------------------------------------------------------------- the loops */
+
+/* Which rows and panels one thread computes. */
+struct share {
+    long first_row, end_row;
+    long first_panel, end_panel;
+};
+
+struct call {
+    const struct product *product;
+    const float *x;
+    float *y;
+    long blocks; /* of BLOCK inputs, the last perhaps not full */
+};
+
+INLINE long ceil_of(long number, long size) { return (number + size - 1) / size; }
+
+INLINE long panel_bytes(const struct product *p) { /* of one input, times two for 4 bits */
+    return p->bits == 32 ? 4 * NR : NR;
+}
+
+/* Bytes from the beginning of a panel to the weights of `input`, a multiple of BLOCK. */
+INLINE long bytes_before(const struct product *p, long input) {
+    return p->bits == 4 ? input / 2 * NR : input * panel_bytes(p);
+}
+
+INLINE const char *weights_at(const struct call *call, long panel, long input) {
+    const struct product *p = call->product;
+    long inputs = p->bits == 32 ? p->num_inputs : call->blocks * BLOCK;
+    return (const char *)p->panels + panel * bytes_before(p, inputs) + bytes_before(p, input);
+}
+
+INLINE const uint16_t *scales_at(const struct call *call, long panel, long input) {
+    if (!call->product->scales) return NULL;
+    return call->product->scales + (panel * call->blocks + input / BLOCK) * NR;
+}
+
+static void one_row(const struct call *call, const struct share *mine) {
+    const struct product *p = call->product;
+    const float *x = call->x + mine->first_row * p->num_inputs;
+    float *y = call->y + mine->first_row * p->num_outputs;
+    long panel = mine->first_panel;
+    long whole = min_long(mine->end_panel, p->num_outputs / NR);
+    for (; p->bits == 32 && panel + STREAMS <= whole; panel += STREAMS)
+        stream_full(x, (const float *)weights_at(call, panel, 0), p->num_inputs, y + panel * NR);
+    tile compute = p->bits == 32 ? full_1 : p->bits == 8 ? eight_1 : four_1;
+    for (; panel < mine->end_panel; panel++) {
+        struct place at = {x, 0, weights_at(call, panel, 0), scales_at(call, panel, 0),
+                           p->num_inputs, y + panel * NR, 0,
+                           min_long(NR, p->num_outputs - panel * NR), 1,
+                           weights_at(call, panel + 1, 0), 4 * NR};
+        compute(&at);
+    }
+    if (!p->bias && p->activation == NONE) return;
+    long begin = mine->first_panel * NR;
+    finish(y + begin, 0, 1, min_long(mine->end_panel * NR, p->num_outputs) - begin,
+           p->bias ? p->bias + begin : NULL, p->activation);
+}
+
+/* Rows [first_row, end_row) of one panel, `depth` inputs from `input` on, in tiles of like
+   size. */
+static void one_panel(const struct call *call, const struct share *mine, long panel, long input,
+                      long depth) {
+    const struct product *p = call->product;
+    const char *weights = weights_at(call, panel, input);
+    const uint16_t *scales = scales_at(call, panel, input);
+    long rows = mine->end_row - mine->first_row;
+    long num_tiles = ceil_of(rows, MR);
+    const tile *tiles = full_tiles;
+    float values[(MAX_DEPTH + 1) * NR] __attribute__((aligned(64)));
+    const char *ahead = weights_at(call, panel + 1, input);
+    long stride = bytes_before(p, 2 * BLOCK) / (2 * BLOCK * num_tiles);
+    if (p->bits != 32 && num_tiles > 1) {
+        if (p->bits == 8) unpack_eight((const int8_t *)weights, scales, depth, values);
+        else unpack_four((const int8_t *)weights, scales, depth, values);
+        weights = (const char *)values;
+    } else if (p->bits != 32) {
+        tiles = p->bits == 8 ? eight_tiles : four_tiles;
+    }
+    int is_last = input + depth == p->num_inputs;
+    long columns = min_long(NR, p->num_outputs - panel * NR);
+    for (long t = 0; t < num_tiles; t++) {
+        long first = mine->first_row + rows * t / num_tiles;
+        long num = mine->first_row + rows * (t + 1) / num_tiles - first;
+        float *y = call->y + first * p->num_outputs + panel * NR;
+        struct place at = {call->x + first * p->num_inputs + input, p->num_inputs, weights, scales,
+                           depth, y, p->num_outputs, columns, input == 0,
+                           ahead + t * depth * stride, stride};
+        tiles[num - 1](&at);
+        if (is_last && (p->bias || p->activation != NONE))
+            finish(y, p->num_outputs, num, columns, p->bias ? p->bias + panel * NR : NULL,
+                   p->activation);
+    }
+}
+
+/* Inputs computed at once: all, or like parts of whole blocks. */
+INLINE long depth_of(long num_inputs) {
+    long parts = ceil_of(num_inputs, MAX_DEPTH);
+    return ceil_of(ceil_of(num_inputs, parts), BLOCK) * BLOCK;
+}
+
+static void many_rows(const struct call *call, const struct share *mine, long cache_bytes) {
+    const struct product *p = call->product;
+    long depth = depth_of(p->num_inputs);
+    long rows = mine->end_row - mine->first_row;
+    long most = max_long(cache_bytes / (4 * min_long(depth, p->num_inputs)) / MR, 1) * MR;
+    long parts = ceil_of(rows, most);
+    for (long part = 0; part < parts; part++) {
+        struct share now = *mine;
+        now.first_row = mine->first_row + rows * part / parts;
+        now.end_row = mine->first_row + rows * (part + 1) / parts;
+        for (long input = 0; input < p->num_inputs; input += depth)
+            for (long panel = mine->first_panel; panel < mine->end_panel; panel++)
+                one_panel(call, &now, panel, input, min_long(depth, p->num_inputs - input));
+    }
+}
+
+/* Into how many parts the rows are cut, so that the thread with most to do has least: the fewest
+   of those that are equal, since each part reads all weights. */
+static int row_parts(long rows, long panels, int threads) {
+    int best = 1;
+    long least = -1;
+    for (int parts = 1; parts <= threads; parts++) {
+        if (threads % parts) continue;
+        long work = ceil_of(panels, threads / parts) * ceil_of(rows, parts);
+        if (least >= 0 && (work >= least || rows < 2 * MR * parts)) continue;
+        least = work;
+        best = parts;
+    }
+    return best;
+}
+
+static long bytes_for_rows(void) {
+    static long bytes = 0;
+    if (!bytes) {
+        long size = 0;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+        size = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+        bytes = (size > 0 ? size : 512 * 1024) * 3 / 8;
+    }
+    return bytes;
+}
+
+EXPORT int32_t mmserve_panel_width(void) { return NR; }
+
+/* Asks for large pages, of which fewer are looked up in a stream. Changes: how memory is kept. */
+EXPORT void mmserve_large_pages(void *address, int64_t num_bytes) {
+#if defined(__linux__)
+    madvise(address, (size_t)num_bytes, MADV_HUGEPAGE);
+#else
+    (void)address, (void)num_bytes;
+#endif
+}
+
+/* Rows [rows, num_inputs] times the weight give [rows, num_outputs]. Changes: y. */
+EXPORT void mmserve_product(const float *x, float *y, int64_t rows, const struct product *product,
+                            int32_t threads) {
+    long panels = ceil_of(product->num_outputs, NR);
+    struct call call = {product, x, y, ceil_of(product->num_inputs, BLOCK)};
+    long cache_bytes = bytes_for_rows();
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        int number = omp_get_thread_num(), team = omp_get_num_threads();
+        int parts = row_parts(rows, panels, team), columns = team / parts;
+        long part = number / columns, column = number % columns;
+        struct share mine = {rows * part / parts, rows * (part + 1) / parts,
+                             panels * column / columns, panels * (column + 1) / columns};
+        if (mine.first_panel < mine.end_panel && mine.first_row < mine.end_row) {
+            if (mine.end_row - mine.first_row == 1) one_row(&call, &mine);
+            else many_rows(&call, &mine, cache_bytes);
+        }
+    }
+}
