@@ -49,6 +49,7 @@ bench: $(VENV)/.ready-dev
 
 # The other engines, each in an environment of its own: ENGINES="vllm openvino" for some of them.
 bench-env: $(VENV)/.ready-dev
+	$(PIP) -e ".[bench]"
 	$(BIN)/python -m benchmarks.engines.install --jobs $(JOBS) $(ENGINES)
 
 size:

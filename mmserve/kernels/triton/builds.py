@@ -42,6 +42,7 @@ _RECORDED = (
     "survey 152064",
     "weigh 152064",
     "settle 152064",
+    "settle 152064 warm",
 )
 """Of the other kernels, one of each."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from mmserve.models.checkpoint import Checkpoint
 from mmserve.models.config import LlavaConfig
 from mmserve.models.decoder import Decoder
+from mmserve.models.placing import placed
 from mmserve.models.ports import Inputs, Model
 from mmserve.models.tower import Tower
 from mmserve.models.weights import Weights
@@ -51,7 +52,7 @@ class LlavaEyes:
         """[..., C, S, S] as the tower takes it. Raises ValueError for another shape."""
         tower = self.config.tower
         wanted = (tower.num_channels, tower.image_size, tower.image_size)
-        pixels = torch.tensor(values, dtype=self._dtype, device=self._device)
+        pixels = placed(values, self._device, self._dtype)
         if tuple(pixels.shape[-3:]) != wanted:
             message = f"pixels of shape {tuple(pixels.shape)}, the model takes {wanted}"
             raise ValueError(message)

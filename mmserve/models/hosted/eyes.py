@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mmserve.core import WeightMismatch
 from mmserve.models.checkpoint import Checkpoint
+from mmserve.models.placing import placed
 from mmserve.models.ports import Inputs
 from mmserve.models.weights import canonical_name
 
@@ -61,7 +62,7 @@ class HostedEyes:
         dtype, device = self._checkpoint.dtype, self._checkpoint.device
         tensors: dict[str, Tensor] = {}
         for name, array in item.items():
-            tensor = torch.tensor(array, device=device)
+            tensor = placed(array, device)
             tensors[name] = tensor.to(dtype if tensor.is_floating_point() else torch.int64)
         return tensors
 
