@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
+import torch
 from support.checkpoints import tiny_llama
 from support.families.llava import FAMILY as LLAVA
 from support.proof import TEXT_CASES, Family, Proof
 
 from mmserve.core import BadRequest, EngineConfig, MissingExtra
+from mmserve.kernels import TorchOps
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
@@ -15,14 +19,14 @@ pytest.importorskip("onnx")
 LLAMA = {"untied": {}, "tied": {"changes": (("tie_word_embeddings", True),)}}
 
 
-def _proof(bits: str, case: str = "untied") -> Proof:
+def _proof(bits: str, case: str = "untied", kernels: str = "auto") -> Proof:
     """A tiny Llama in so many bits."""
     return Proof(
         Family(
             "llama",
             lambda: tiny_llama(**LLAMA[case]),
             TEXT_CASES,
-            settings={"weights": bits},
+            settings={"weights": bits, "kernels": kernels},
             num_tokens=16,
         )
     )
@@ -42,10 +46,11 @@ def test_int8_answers_nearly_as_full_weights(case: str) -> None:
         assert 0 < max(abs(full[token] - few[token]) for token in shared) < 0.15
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
 @pytest.mark.parametrize("bits", ["int8", "int4"])
-def test_few_bits_answer_the_same_in_any_company(bits: str) -> None:
+def test_few_bits_answer_the_same_in_any_company(bits: str, kernels: str) -> None:
     """Together and alone, whole and in pieces, cold and warm: tokens are equal."""
-    proof = _proof(bits)
+    proof = _proof(bits, kernels=kernels)
     with proof.engine() as engine:
         together = proof.read(engine, TEXT_CASES)
         warm = proof.read(engine, TEXT_CASES)
@@ -76,8 +81,8 @@ def test_other_weights_are_refused() -> None:
 def test_without_the_library_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The extra is named."""
-    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
-    with pytest.raises(MissingExtra, match="onnx") as caught, _proof("int8").engine():
-        pass
+    """Where torch computes, the extra is named."""
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtra, match="onnx") as caught:
+        TorchOps().linear(torch.zeros(8, 32), bits=8)
     assert caught.value.hint == 'pip install "mmserve[quant]"'
