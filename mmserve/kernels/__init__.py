@@ -4,7 +4,7 @@ Owns no state: stores and weights belong to the callers. Called by `models` and 
 What computes is a bundle behind the port `Ops`, chosen once at load; the torch one is the
 reference of its twins.
 
-    choose_ops -> Ops: linear  norm  add_norm  gate  draw | KvWriter -> store <- AttentionPlan
+    choose_ops -> Ops: linear  layers  draw | KvWriter -> store <- AttentionPlan
 """
 
 from mmserve.kernels.attention import (
@@ -24,17 +24,29 @@ from mmserve.kernels.elementwise import (
     rotary,
     silu_and_mul,
 )
+from mmserve.kernels.layers import (
+    AttentionParts,
+    LayerAttention,
+    Layers,
+    LayerShape,
+    LayerWeights,
+)
 from mmserve.kernels.ops import Draws, Ops, Product, TorchOps
 from mmserve.kernels.sampling import Drawn, sample, top_of, uniform_of
 
 __all__ = [
     "AttentionBackend",
+    "AttentionParts",
     "AttentionPlan",
     "ChosenOps",
     "Drawn",
     "Draws",
     "KvTensors",
     "KvWriter",
+    "LayerAttention",
+    "LayerShape",
+    "LayerWeights",
+    "Layers",
     "Ops",
     "Product",
     "QueryRow",

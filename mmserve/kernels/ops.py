@@ -3,7 +3,8 @@
 One bundle is chosen at load (`choice`); weights that stay are given to it once (`linear`), so
 that each may lay them out as it likes. Every bundle equals `TorchOps` within rounding.
 
-    Ops: linear -> Product    norm  add_norm  gate    attention -> AttentionBackend    draw
+    Ops: linear -> Product    norm  add_norm  gate    attention -> AttentionBackend
+         layers -> Layers     draw
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ from mmserve.core import RowSampling
 from mmserve.kernels.attention import AttentionBackend
 from mmserve.kernels.attention_torch import TorchAttention
 from mmserve.kernels.elementwise import gelu_and_mul, rms_norm, silu_and_mul
+from mmserve.kernels.layers import (
+    ComposedLayers,
+    LayerOps,
+    Layers,
+    LayerShape,
+    LayerWeights,
+    Product,
+)
 from mmserve.kernels.linear import Linear
 from mmserve.kernels.quantized import QuantizedLinear
 from mmserve.kernels.sampling import Drawn, sample
@@ -25,17 +34,6 @@ from mmserve.kernels.sampling import Drawn, sample
 __all__ = ["Draws", "Ops", "Product", "TorchOps"]
 
 _GATES = {"silu": silu_and_mul, "gelu_pytorch_tanh": gelu_and_mul}
-
-
-class Product(Protocol):
-    """A matrix that stays, with its bias and activation."""
-
-    num_inputs: int
-    num_outputs: int
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """activation(x @ weight.T + bias): [..., in] to [..., out], same dtype. Pure."""
-        ...
 
 
 class Draws(Protocol):
@@ -51,7 +49,7 @@ class Draws(Protocol):
         ...
 
 
-class Ops(Protocol):
+class Ops(LayerOps, Protocol):
     """How one device computes; immutable."""
 
     @property
@@ -84,24 +82,15 @@ class Ops(Protocol):
         """
         ...
 
-    def norm(self, hidden: Tensor, gain: Tensor, eps: float) -> Tensor:
-        """Root-mean-square norm of [..., E] over the last axis. Pure.
+    def layers(
+        self, weights: Sequence[LayerWeights], shape: LayerShape, final_norm: Tensor
+    ) -> Layers:
+        """All layers of a decoder, whose products are from `linear`.
 
-        `gain` [E] is of the dtype of `hidden`, or float32: multiplied before rounding.
-        """
-        ...
-
-    def add_norm(self, hidden: Tensor, delta: Tensor, gain: Tensor, eps: float) -> Tensor:
-        """Add `delta` to `hidden`, both [T, E]; gives the norm of the sum.
-
-        Changes: `hidden`; `delta` may be overwritten.
-        """
-        ...
-
-    def gate(self, activation: str, gate_up: Tensor) -> Tensor:
-        """activation(gate) * up of [T, 2 F], the halves side by side; gives [T, F].
-
-        Known are `silu` and `gelu_pytorch_tanh`. Pure.
+        Args:
+            weights: of the layers, in order.
+            shape: what they have in common.
+            final_norm: gain [E] behind the last.
         """
         ...
 
@@ -150,6 +139,12 @@ class TorchOps:
     def gate(self, activation: str, gate_up: Tensor) -> Tensor:
         """See `Ops.gate`. Pure."""
         return _GATES[activation](gate_up)
+
+    def layers(
+        self, weights: Sequence[LayerWeights], shape: LayerShape, final_norm: Tensor
+    ) -> Layers:
+        """See `Ops.layers`."""
+        return ComposedLayers(self, weights, shape, final_norm)
 
     def draw(self, logits: Tensor, rows: Sequence[RowSampling]) -> Draws:
         """See `Ops.draw`. The choices are there when it returns."""

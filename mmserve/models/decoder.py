@@ -4,41 +4,22 @@
                                    norm, gate and up, down -> norm -> [Q, E] -> logits
 
 How a family differs is data in `DecoderConfig`; a layer without a variant does nothing for it.
-The last layer computes KV for every token and the rest only where an output is wanted.
+How layers are computed is `kernels.Layers`.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader knows
 from torch import Tensor
 
-from mmserve.kernels import Product, Turn
+from mmserve.kernels import LayerShape, LayerWeights, Turn
 from mmserve.models.config import DecoderConfig
 from mmserve.models.ports import Attention, DecoderShape
 from mmserve.models.rope import RopeConfig, rope_frequencies
 from mmserve.models.weights import Weights
 
 __all__ = ["Decoder"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Layer:
-    """Weights of one layer; `rope` is its number among the decoder's rotary embeddings."""
-
-    rope: int | None
-    before_attention: Tensor
-    qkv: Product
-    query_norm: Tensor | None
-    key_norm: Tensor | None
-    out: Product
-    after_attention: Tensor | None
-    before_mlp: Tensor
-    gate_up: Product
-    down: Product
-    after_mlp: Tensor | None
 
 
 class Decoder:
@@ -51,7 +32,6 @@ class Decoder:
 
     def __init__(self, config: DecoderConfig, weights: Weights) -> None:
         self.config = config
-        self._ops = weights.ops
         table = weights.take(
             "text.embed_tokens.weight", (config.vocab_size, config.hidden_size)
         )
@@ -61,11 +41,12 @@ class Decoder:
         distinct = list(dict.fromkeys(rope for rope in config.ropes if rope is not None))
         self._ropes = [_Rope(rope, config.head_size, weights.device) for rope in distinct]
         numbers = {rope: number for number, rope in enumerate(distinct)}
-        self._layers = [
+        layers = [
             _load_layer(config, weights, i, None if rope is None else numbers[rope])
             for i, rope in enumerate(config.ropes)
         ]
-        self._norm = _gain(config, weights, "text.norm", config.hidden_size)
+        norm = _gain(config, weights, "text.norm", config.hidden_size)
+        self._layers = weights.ops.layers(layers, _layer_shape(config), norm)
         if config.is_tied and not weights.has("lm_head.weight"):
             self._head = weights.product(table)
         else:
@@ -112,60 +93,7 @@ class Decoder:
     ) -> Tensor:
         """See `LanguageModel.forward`. The last layer computes only what is kept."""
         turns = [rope.turn(positions, hidden.dtype) for rope in self._ropes]
-        last = len(self._layers) - 1
-        normed = self._normed(hidden, self._layers[0].before_attention)
-        for number, layer in enumerate(self._layers):
-            turn = None if layer.rope is None else turns[layer.rope]
-            queries = self._project(number, layer, normed, turn, attention)
-            if number < last:
-                mixed = attention.attend(number, queries)
-            else:
-                if len(keep) == 0:
-                    return hidden[:0]
-                hidden = hidden[keep]
-                mixed = attention.attend_kept(number, queries[keep])
-            out = layer.out(mixed.flatten(1))
-            normed = self._add(hidden, out, layer.after_attention, layer.before_mlp)
-            gates = self._ops.gate(self.config.activation, layer.gate_up(normed))
-            out = layer.down(gates)
-            if deep is not None and number < len(deep):
-                out += deep[number]
-            after = self._norm if number == last else self._layers[number + 1].before_attention
-            normed = self._add(hidden, out, layer.after_mlp, after)
-        return normed
-
-    def _normed(self, hidden: Tensor, gain: Tensor) -> Tensor:
-        return self._ops.norm(hidden, gain, self.config.rms_eps)
-
-    def _add(
-        self, hidden: Tensor, delta: Tensor, delta_gain: Tensor | None, gain: Tensor
-    ) -> Tensor:
-        """Add `delta`, normed if it has a gain, to `hidden`; gives the norm of the sum.
-
-        Changes: `hidden`.
-        """
-        if delta_gain is not None:
-            delta = self._normed(delta, delta_gain)
-        return self._ops.add_norm(hidden, delta, gain, self.config.rms_eps)
-
-    def _project(
-        self,
-        number: int,
-        layer: _Layer,
-        normed: Tensor,
-        turn: Turn | None,
-        attention: Attention,
-    ) -> Tensor:
-        """Turned queries [T, H, D]; keys and values are stored. Changes: the KV store."""
-        config = self.config
-        num_heads, num_groups = config.num_heads, config.num_kv_heads
-        fused = layer.qkv(normed).view(-1, num_heads + 2 * num_groups, config.head_size)
-        if layer.query_norm is not None and layer.key_norm is not None:
-            keys = slice(num_heads, num_heads + num_groups)
-            fused[:, :num_heads] = self._normed(fused[:, :num_heads], layer.query_norm)
-            fused[:, keys] = self._normed(fused[:, keys], layer.key_norm)
-        queries = attention.turn_and_write(number, fused, turn)
-        return queries if config.query_scale == 1.0 else queries * config.query_scale
+        return self._layers.run(hidden, turns, attention, keep, deep)
 
 
 class _Rope:
@@ -191,9 +119,20 @@ class _Rope:
         return positions.float()[self._axes].T * self._frequencies
 
 
+def _layer_shape(config: DecoderConfig) -> LayerShape:
+    return LayerShape(
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_size=config.head_size,
+        eps=config.rms_eps,
+        activation=config.activation,
+        query_scale=config.query_scale,
+    )
+
+
 def _load_layer(
     config: DecoderConfig, weights: Weights, number: int, rope: int | None
-) -> _Layer:
+) -> LayerWeights:
     path = f"text.layers.{number}"
     width, size = config.hidden_size, config.head_size
     q_size, kv_size = config.num_heads * size, config.num_kv_heads * size
@@ -208,7 +147,7 @@ def _load_layer(
     out, down = [f"{attention}.o_proj"], [f"{mlp}.down_proj"]
     has_mlp_bias, ffn = config.has_mlp_bias, config.intermediate_size
     norms = _load_norms(config, weights, path)
-    return _Layer(
+    return LayerWeights(
         rope=rope,
         before_attention=norms[0],
         qkv=weights.linear(*qkv, width, has_bias=config.has_qkv_bias),

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmserve.kernels import Turn
+from mmserve.kernels import LayerAttention
 
 __all__ = [
     "Attention",
@@ -78,12 +78,8 @@ class PlainAttention(Protocol):
         ...
 
 
-class Attention(PlainAttention, Protocol):
+class Attention(PlainAttention, LayerAttention, Protocol):
     """What a decoder asks of the step it runs in, with the turning left to the kernels."""
-
-    def turn_and_write(self, layer: int, fused: Tensor, turn: Turn | None) -> Tensor:
-        """See `kernels.KvWriter.turn_and_write`. Changes: the KV store."""
-        ...
 
 
 class LanguageModel(Protocol):

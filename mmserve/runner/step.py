@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmserve.core import ForwardPlan, PlanRow
-from mmserve.kernels import AttentionBackend, AttentionPlan, KvTensors, QueryRow, Turn
+from mmserve.kernels import (
+    AttentionBackend,
+    AttentionParts,
+    AttentionPlan,
+    KvTensors,
+    QueryRow,
+    Turn,
+)
 from mmserve.models import DecoderShape
 
 __all__ = ["Layout", "StepAttention", "lay_out", "num_wanted"]
@@ -127,6 +134,12 @@ class StepAttention:
             self._kept_plan = self._plans[last]
         else:
             self._kept_plan = backend.plan(kv, kept, window=last, softcap=softcap)
+
+    @property
+    def parts(self) -> AttentionParts:
+        """What it is made of, for layers that run in one piece."""
+        plans = [self._plans[window] for window in self._windows[:-1]]
+        return AttentionParts(self._writer, plans, self._kept_plan)
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """See `models.Attention`. Changes: the KV store."""

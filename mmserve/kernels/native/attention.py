@@ -24,7 +24,7 @@ from mmserve.kernels.attention import AttentionPlan, KvTensors, KvWriter, QueryR
 from mmserve.kernels.native.library import native_library
 from mmserve.kernels.reading import StepReading, plan_reading
 
-__all__ = ["NativeAttention", "NativeKvWriter"]
+__all__ = ["NativeAttention", "NativeKvWriter", "NativePlan"]
 
 ROWS_PER_BLOCK = 128
 """Places times query heads of a KV head that read a tile of keys together."""
@@ -60,7 +60,7 @@ _ARRAYS = (
 
 
 class _Reading(ctypes.Structure):
-    """`Reading` of attention.c."""
+    """`Reading` of sources/parts.h."""
 
     _fields_ = (
         *((name, ctypes.c_long) for name in (*_LONGS, "num_partial_rows")),
@@ -72,7 +72,7 @@ class _Reading(ctypes.Structure):
 
 
 class _Target(ctypes.Structure):
-    """`Target` of attention.c."""
+    """`Target` of sources/parts.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("keys", "values")),
@@ -115,7 +115,7 @@ class NativeAttention:
         softcap: float | None = None,
     ) -> AttentionPlan:
         """See `AttentionBackend.plan`. Pure."""
-        return _NativePlan(self._attend, kv, plan_reading(rows, window), softcap)
+        return NativePlan(self._attend, kv, plan_reading(rows, window), softcap)
 
     def writer(self, kv: KvTensors, slots: NDArray[np.int64]) -> KvWriter:
         """See `AttentionBackend.writer`. Pure."""
@@ -126,8 +126,8 @@ class NativeKvWriter:
     """Writes the new tokens' KV of one step.
 
     Args:
-        write: `attention_write` of the library.
-        turn: `attention_turn_and_write` of the library.
+        write: `mmserve_write_kv` of the library.
+        turn: `mmserve_turn_and_write` of the library.
         kv: the store.
         slots: int64 [T], where each token's KV goes.
     """
@@ -154,6 +154,17 @@ class NativeKvWriter:
             size=size,
             slots=self._slots.ctypes.data,
         )
+
+    @property
+    def target(self) -> int:
+        """Address of a `Target` for a layer that was written last; valid as long as this is."""
+        return ctypes.addressof(self._target)
+
+    @property
+    def store(self) -> tuple[int, int, int]:
+        """Addresses of layer 0's keys and values, and floats from a layer to the next."""
+        keys, values = self._kv.keys, self._kv.values
+        return keys.data_ptr(), values.data_ptr(), keys.stride(0)
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """See `KvWriter.write`. Changes: the store."""
@@ -191,8 +202,15 @@ class NativeKvWriter:
         return ctypes.addressof(target)
 
 
-class _NativePlan:
-    """See `AttentionPlan`. Blocks are cut when the number of query heads is known."""
+class NativePlan:
+    """See `AttentionPlan`. Blocks are cut when the number of query heads is known.
+
+    Args:
+        attend: `mmserve_attend` of the library.
+        kv: the store.
+        source: what the step reads.
+        softcap: as `AttentionBackend.plan` says.
+    """
 
     __slots__ = (
         "_address",
@@ -221,21 +239,29 @@ class _NativePlan:
         self._num_heads = 0
         self._address = 0
 
+    def reading_for(self, num_heads: int) -> int:
+        """Address of the `Reading` of a step with queries; valid as long as this is.
+
+        Changes: self, for another number of heads than before.
+        """
+        if self._num_heads != num_heads:
+            self._lay_out(num_heads)
+        return self._address
+
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         """See `AttentionPlan.attend`. Pure."""
         shape = queries.shape
         out = torch.empty(shape)
         if not shape[0]:
             return out
-        if self._num_heads != shape[1]:
-            self._lay_out(shape[1])
+        address = self.reading_for(shape[1])
         query_step, head_step, step = queries.stride()
         if queries.dtype is not torch.float32 or step != 1:
             _require_floats(queries)
             queries = queries.contiguous()
             query_step, head_step, _ = queries.stride()
         if self._attend(
-            *(self._address, layer, queries.data_ptr(), query_step, head_step),
+            *(address, layer, queries.data_ptr(), query_step, head_step),
             *(out.data_ptr(), torch.get_num_threads()),
         ):
             raise MemoryError("no room for the scores of a block")

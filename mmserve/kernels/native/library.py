@@ -60,6 +60,10 @@ def load(path: Path) -> ctypes.CDLL:
             function.argtypes, function.restype = arguments, None
         library.mmserve_panel_width.argtypes = ()
         library.mmserve_panel_width.restype = ctypes.c_int32
+        library.mmserve_layers.argtypes = (_address, _address)
+        library.mmserve_layers.restype = ctypes.c_int
+        library.mmserve_layers_room.argtypes = (_address, _count, _count)
+        library.mmserve_layers_room.restype = _count
     except (OSError, AttributeError) as error:
         raise Unbuildable(f"{path} cannot be loaded: {error}") from error
     return library

@@ -31,7 +31,7 @@ _CHUNK_ROWS = 4096
 
 
 class _Product(ctypes.Structure):
-    """`struct product` of `sources/products.c`."""
+    """`struct product` of `sources/parts.h`."""
 
     _fields_ = (
         ("panels", ctypes.c_void_p),
@@ -101,6 +101,11 @@ class NativeLinear:
         )
         self._address = ctypes.addressof(self._record)
         self._compute = library.mmserve_product
+
+    @property
+    def address(self) -> int:
+        """Where the library finds it; valid as long as this is."""
+        return self._address
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out] of the same dtype. Pure."""

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from mmserve.core import RowSampling
 from mmserve.kernels.attention import AttentionBackend
+from mmserve.kernels.layers import Layers, LayerShape, LayerWeights
 from mmserve.kernels.native.attention import NativeAttention
 from mmserve.kernels.native.build import Unbuildable
+from mmserve.kernels.native.layers import GATES, NativeLayers
 from mmserve.kernels.native.library import native_library
 from mmserve.kernels.native.linear import NativeLinear, codes_and_scales, values_of
 from mmserve.kernels.ops import Draws, Ops, Product, TorchOps
@@ -19,7 +21,6 @@ from mmserve.kernels.ops import Draws, Ops, Product, TorchOps
 __all__ = ["NativeOps", "check_against"]
 
 _TOLERANCE = 1e-4
-_GATES = {"silu": 0, "gelu_pytorch_tanh": 1}
 
 
 class NativeOps:
@@ -52,6 +53,8 @@ class NativeOps:
 
     def norm(self, hidden: Tensor, gain: Tensor, eps: float) -> Tensor:
         """See `Ops.norm`. Pure."""
+        if hidden.dim() == 3:
+            hidden = hidden.contiguous()  # some heads of each row
         if not (_is_plain(hidden) and _is_plain(gain)):
             return self._torch.norm(hidden, gain, eps)
         out = torch.empty(hidden.shape)
@@ -101,10 +104,16 @@ class NativeOps:
                 out.data_ptr(),
                 gate_up.numel() // size,
                 size // 2,
-                _GATES[activation],
+                GATES[activation],
                 torch.get_num_threads(),
             )
         return out
+
+    def layers(
+        self, weights: Sequence[LayerWeights], shape: LayerShape, final_norm: Tensor
+    ) -> Layers:
+        """See `Ops.layers`."""
+        return NativeLayers(self, weights, shape, final_norm)
 
     def draw(self, logits: Tensor, rows: Sequence[RowSampling]) -> Draws:
         """See `Ops.draw`. The choices are there when it returns."""

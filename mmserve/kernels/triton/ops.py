@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mmserve.core import RowSampling
 from mmserve.kernels.attention import AttentionBackend
+from mmserve.kernels.layers import ComposedLayers, Layers, LayerShape, LayerWeights
 from mmserve.kernels.linear import Linear
 from mmserve.kernels.ops import Draws, Product
 from mmserve.kernels.quantized import QuantizedLinear
@@ -55,6 +56,12 @@ class TritonOps:
     def gate(self, activation: str, gate_up: Tensor) -> Tensor:
         """See `Ops.gate`. Pure."""
         return gate_and_mul(activation, gate_up)
+
+    def layers(
+        self, weights: Sequence[LayerWeights], shape: LayerShape, final_norm: Tensor
+    ) -> Layers:
+        """See `Ops.layers`."""
+        return ComposedLayers(self, weights, shape, final_norm)
 
     def draw(self, logits: Tensor, rows: Sequence[RowSampling]) -> Draws:
         """See `Ops.draw`. Returns at once; `read` waits for this draw only."""

@@ -1,6 +1,6 @@
 /* Norms and gates of a layer: each row by itself, one pass over memory where it fits the cache. */
 
-#include "common.h"
+#include "parts.h"
 
 #define MIN_PARALLEL 65536 /* floats, below which a second thread costs more than it saves */
 
@@ -38,6 +38,17 @@ EXPORT void mmserve_norm(const float *x, const float *gain, float *y, int64_t ro
 #pragma omp parallel for schedule(static) num_threads(threads) \
     if (threads > 1 && rows * size >= MIN_PARALLEL)
     for (long r = 0; r < rows; r++) norm_row(x + r * size, gain, y + r * size, size, eps);
+}
+
+void norm_heads(float *heads, const float *gain, long rows, long row_step, long num_heads,
+                long size, float eps, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) \
+    if (threads > 1 && rows * num_heads * size >= MIN_PARALLEL)
+    for (long r = 0; r < rows; r++)
+        for (long h = 0; h < num_heads; h++) {
+            float *head = heads + r * row_step + h * size;
+            norm_row(head, gain, head, size, eps);
+        }
 }
 
 /* hidden += delta, then the norm of it, all [rows, size]. Changes: hidden, y. */

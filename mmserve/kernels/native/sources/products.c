@@ -17,7 +17,7 @@
 
 #define _DEFAULT_SOURCE /* madvise, beside strict C */
 
-#include "common.h"
+#include "parts.h"
 
 #include <omp.h>
 #include <unistd.h>
@@ -38,16 +38,6 @@
 #define MAX_DEPTH 640 /* inputs computed at once: a panel's part is 80 KiB at most */
 
 enum activation { NONE, GELU, GELU_TANH, QUICK_GELU, RELU, SILU };
-
-struct product {
-    const void *panels;
-    const uint16_t *scales; /* NULL: float32 */
-    const float *bias;      /* [panels * NR], NULL: none */
-    int64_t num_inputs;
-    int64_t num_outputs;
-    int32_t bits; /* 32, 8, 4 */
-    int32_t activation;
-};
 
 /* ------------------------------------------------------------------- what follows the sums */
 
