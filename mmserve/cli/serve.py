@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Annotated
 
 import typer
 
@@ -15,7 +16,14 @@ __all__ = ["serve"]
 
 
 @with_settings(SERVER)
-def serve(ctx: typer.Context, *, settings: Settings) -> None:
+def serve(
+    ctx: typer.Context,
+    *,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="tell which kernels compute, and why not others")
+    ] = False,
+    settings: Settings,
+) -> None:
     """Serve a model over HTTP until interrupted.
 
     OpenAI's and the native routes; /health says whether it is ready.
@@ -24,6 +32,8 @@ def serve(ctx: typer.Context, *, settings: Settings) -> None:
 
     with opener_of(ctx)(settings.engine()) as client:
         name = client.model.name
+        for line in client.model.kernels if verbose else ():
+            console.note(line)
         gc.collect()
         gc.freeze()  # else a full collection walks all of torch amid a stream: 30 to 165 ms
         server.serve(
