@@ -25,6 +25,7 @@ from benchmarks.media_asks import Ask, OneStep, Picture, Writer
 from benchmarks.media_lanes import Lane, MmserveLane, play, row_of, speedup
 from benchmarks.media_reference import Reference, TransformersLane
 from benchmarks.media_workers import open_others
+from benchmarks.models import byte_tokenizer
 from benchmarks.record import Record, report
 from mmserve.core import EngineConfig, default_threads
 from mmserve.engine import Engine
@@ -70,18 +71,27 @@ class Workload:
     def least_tokens(self) -> int:
         """Tokens that any engine must compute.
 
-        One BOS, each picture and question once, and all but the last token of each answer.
+        One BOS, each picture with the line's end behind it and each question once, and all but
+        the last token of each answer.
         """
         num_questions = sum(len(row) for row in self.questions)
-        prompt = 1 + self.num_programs * PICTURE_TOKENS + num_questions * QUESTION_TOKENS
+        prompt = 1 + self.num_programs * (PICTURE_TOKENS + 1)
+        prompt += num_questions * (QUESTION_TOKENS - 1)
         return prompt + num_questions * (ANSWER_TOKENS - 1)
 
 
 def workload(num_pictures: int, num_questions: int, vocab_size: int, seed: int = 0) -> Workload:
-    """Noise pictures of 336 x 336 and questions of random words. Pure."""
+    """Noise pictures of 336 x 336 and questions of random words in a line of their own. Pure.
+
+    The line's end is there because OpenVINO writes one behind every picture.
+    """
     writer = Writer(vocab_size, seed)
     pictures = [writer.picture(PICTURE_SIDE).content for _ in range(num_pictures)]
-    questions = [writer.questions(num_questions, QUESTION_TOKENS) for _ in pictures]
+    (line_end,) = byte_tokenizer(vocab_size)("\n", add_special_tokens=False)["input_ids"]
+    questions = [
+        [(line_end, *words) for words in writer.questions(num_questions, QUESTION_TOKENS - 1)]
+        for _ in pictures
+    ]
     return Workload(pictures, questions)
 
 
