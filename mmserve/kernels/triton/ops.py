@@ -9,9 +9,7 @@ from torch import Tensor
 from mmserve.core import RowSampling
 from mmserve.kernels.attention import AttentionBackend
 from mmserve.kernels.layers import ComposedLayers, Layers, LayerShape, LayerWeights
-from mmserve.kernels.linear import Linear
-from mmserve.kernels.ops import Draws, Product
-from mmserve.kernels.quantized import QuantizedLinear
+from mmserve.kernels.ops import Draws, Product, TorchOps
 from mmserve.kernels.triton.attention import TritonAttention
 from mmserve.kernels.triton.drawing import begin_draw
 from mmserve.kernels.triton.gates import gate_and_mul
@@ -41,9 +39,7 @@ class TritonOps:
         bits: int | None = None,
     ) -> Product:
         """See `Ops.linear`."""
-        if bits is None:
-            return Linear(weight, bias, activation=activation)
-        return QuantizedLinear(weight, bias, bits=bits, activation=activation)
+        return TorchOps().linear(weight, bias, activation=activation, bits=bits)
 
     def norm(self, hidden: Tensor, gain: Tensor, eps: float) -> Tensor:
         """See `Ops.norm`. Pure."""
