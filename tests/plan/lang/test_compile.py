@@ -325,10 +325,10 @@ def test_a_shared_prefix_is_waited_for_no_longer_than_a_call(is_the_runs):
 
     @sgl.function
     def program(s, q):
-        s += PREFIX + q + sgl.gen("a", timeout_s=None if is_the_runs else 0.2)
+        s += PREFIX + q + sgl.gen("a", timeout_s=None if is_the_runs else 2)
 
     rows = [(str(k),) for k in range(4)]
-    limit = {"timeout_s": 0.2} if is_the_runs else {}
+    limit = {"timeout_s": 2} if is_the_runs else {}
     states = program.compile().run_batch(rows, backend=Stuck(FakeClient()), **limit)
     assert [len(state["a"]) for state in states] == [8] * 4
 

@@ -57,5 +57,5 @@ def test_an_interrupt_ends_everything_at_once(name):
 
     assert output.split()[0] == "interrupted"
     assert output.split()[2] == "0"
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 8
     assert process.returncode == 0
