@@ -127,12 +127,39 @@ INLINE ivec wide_halves(const uint16_t *from) {
 INLINE vec scales_of(const uint16_t *from) { return (vec)(wide_halves(from) << 16); }
 INLINE vec floats_of(ivec codes) { return __builtin_convertvector(codes, vec); }
 
-/* The low and the high half of a byte as 2 ** 28 and 2 ** 4 times the code: the scales make up
-   for it exactly. */
-#define LOW_SCALE 3.7252903e-9f /* 2 ** -28 */
-#define HIGH_SCALE 0.0625f
-INLINE vec low_of(ivec pairs) { return floats_of(pairs << 28); }
-INLINE vec high_of(ivec pairs) { return floats_of(pairs & ~15); }
+/* Scales of a block of a panel, and the weights of two inputs that follow each other. Halves of a
+   byte are read as 2 ** 28 and 2 ** 4 times the code: scales of 4 bits make up for it exactly. */
+struct scales {
+    vec even[2], odd[2];
+};
+struct inputs {
+    vec even[2], odd[2];
+};
+
+INLINE struct scales block_scales(const uint16_t *from, const int bits) {
+    struct scales scales;
+    for (int half = 0; half < 2; half++) {
+        vec value = scales_of(from + half * VW);
+        scales.even[half] = bits == 4 ? value * 0x1p-28f : value;
+        scales.odd[half] = bits == 4 ? value * 0x1p-4f : value;
+    }
+    return scales;
+}
+
+/* Bytes of a panel's codes for two inputs. */
+INLINE long pair_bytes(const int bits) { return bits == 8 ? 2 * NR : NR; }
+
+INLINE struct inputs two_inputs(const int8_t *codes, const struct scales *scales, const int bits) {
+    struct inputs two;
+    for (int half = 0; half < 2; half++) {
+        ivec first = wide_codes(codes + half * VW), second = first & ~15;
+        if (bits == 4) first <<= 28;
+        else second = wide_codes(codes + NR + half * VW);
+        two.even[half] = floats_of(first) * scales->even[half];
+        two.odd[half] = floats_of(second) * scales->odd[half];
+    }
+    return two;
+}
 
 /* ------------------------------------------------------------------------------------ tiles */
 
@@ -147,8 +174,8 @@ struct place {
     long y_size;
     long columns;
     int is_first;      /* the sums begin here; else they go on from y */
-    const char *ahead; /* what comes next, */
-    long stride;       /* bytes of it fetched at each input */
+    const char *ahead; /* the weights that come next, */
+    long stride;       /* bytes of them fetched at each input, unless these are codes */
 };
 
 INLINE void sums_from(vec sums[][2], const struct place *at, const int rows) {
@@ -215,14 +242,21 @@ INLINE void add_input(vec sums[][2], struct readers *from, vec first, vec second
     }
 }
 
+/* `num_bytes` of what comes next, into the second cache. */
+INLINE void fetch_early(const char *from, const long num_bytes) {
+    for (long at = 0; at < num_bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+}
+
 INLINE void tile_full(const struct place *at, const int rows) {
     vec sums[MR][2];
     struct readers from = readers_of(at, rows);
     sums_from(sums, at, rows);
     const float *weights = at->weights;
     const char *ahead = at->ahead;
+    const int is_alone = at->stride > 2 * NR; /* no other tile fetches the rest */
     for (long i = 0; i < at->depth; i++) {
         __builtin_prefetch(ahead, 0, 2);
+        if (is_alone) __builtin_prefetch(ahead + 2 * NR, 0, 2);
         ahead += at->stride;
         add_input(sums, &from, load(weights + i * NR),
                   load(weights + i * NR + VW), rows);
@@ -230,41 +264,26 @@ INLINE void tile_full(const struct place *at, const int rows) {
     sums_to(at, sums, rows);
 }
 
-INLINE void tile_eight(const struct place *at, const int rows) {
+INLINE void tile_few(const struct place *at, const int rows, const int bits) {
     vec sums[MR][2];
     struct readers from = readers_of(at, rows);
     sums_from(sums, at, rows);
     const int8_t *codes = at->weights;
-    const uint16_t *scales = at->scales;
-    for (long begin = 0; begin < at->depth; begin += BLOCK, scales += NR) {
-        vec first = scales_of(scales), second = scales_of(scales + VW);
-        long end = min_long(begin + BLOCK, at->depth);
-        for (long i = begin; i < end; i++, codes += NR)
-            add_input(sums, &from, floats_of(wide_codes(codes)) * first,
-                      floats_of(wide_codes(codes + VW)) * second, rows);
-    }
-    sums_to(at, sums, rows);
-}
-
-INLINE void tile_four(const struct place *at, const int rows) {
-    vec sums[MR][2];
-    struct readers from = readers_of(at, rows);
-    sums_from(sums, at, rows);
-    const int8_t *pairs = at->weights;
-    const uint16_t *scales = at->scales;
-    for (long begin = 0; begin < at->depth; begin += BLOCK, scales += NR) {
-        vec first = scales_of(scales), second = scales_of(scales + VW);
-        vec low_first = first * LOW_SCALE, low_second = second * LOW_SCALE;
-        vec high_first = first * HIGH_SCALE, high_second = second * HIGH_SCALE;
+    const uint16_t *block = at->scales;
+    const long step = at->ahead - (const char *)at->weights;
+    for (long begin = 0; begin < at->depth; begin += BLOCK, block += NR) {
+        struct scales scales = block_scales(block, bits);
         long num = min_long(BLOCK, at->depth - begin);
-        for (long i = 0; i < num / 2; i++, pairs += NR) {
-            ivec left = wide_codes(pairs), right = wide_codes(pairs + VW);
-            add_input(sums, &from, low_of(left) * low_first, low_of(right) * low_second, rows);
-            add_input(sums, &from, high_of(left) * high_first, high_of(right) * high_second, rows);
+        for (long i = 0; i < num / 2; i++, codes += pair_bytes(bits)) {
+            fetch_early((const char *)codes + step, pair_bytes(bits));
+            struct inputs two = two_inputs(codes, &scales, bits);
+            add_input(sums, &from, two.even[0], two.even[1], rows);
+            add_input(sums, &from, two.odd[0], two.odd[1], rows);
         }
-        if (num % 2)
-            add_input(sums, &from, low_of(wide_codes(pairs)) * low_first,
-                      low_of(wide_codes(pairs + VW)) * low_second, rows);
+        if (num % 2) {
+            struct inputs two = two_inputs(codes, &scales, bits);
+            add_input(sums, &from, two.even[0], two.even[1], rows);
+        }
     }
     sums_to(at, sums, rows);
 }
@@ -280,10 +299,10 @@ INLINE void tile_four(const struct place *at, const int rows) {
         tile_full(at, ROWS); \
     } \
     static __attribute__((noinline)) void eight_##ROWS(const struct place *at) { \
-        tile_eight(at, ROWS); \
+        tile_few(at, ROWS, 8); \
     } \
     static __attribute__((noinline)) void four_##ROWS(const struct place *at) { \
-        tile_four(at, ROWS); \
+        tile_few(at, ROWS, 4); \
     }
 EACH_ROWS(TILES)
 
@@ -317,31 +336,70 @@ INLINE void stream_full(const float *x, const float *weights, long depth, float 
     }
 }
 
-/* ------------------------------------------------------------- parts of weights of few bits */
-
-/* Values of `depth` inputs of a panel, [depth][NR]. Changes: `values`. */
-static void unpack_eight(const int8_t *codes, const uint16_t *scales, long depth, float *values) {
-    for (long begin = 0; begin < depth; begin += BLOCK, scales += NR) {
-        vec first = scales_of(scales), second = scales_of(scales + VW);
-        long end = min_long(begin + BLOCK, depth);
-        for (long i = begin; i < end; i++, codes += NR, values += NR) {
-            store(values, floats_of(wide_codes(codes)) * first);
-            store(values + VW, floats_of(wide_codes(codes + VW)) * second);
-        }
+INLINE void stream_input(vec sums[][2], float x, const struct inputs *inputs, const int is_odd) {
+    vec value = all(x);
+#pragma GCC unroll 4
+    for (int s = 0; s < STREAMS; s++) {
+        sums[s][0] += value * (is_odd ? inputs[s].odd[0] : inputs[s].even[0]);
+        sums[s][1] += value * (is_odd ? inputs[s].odd[1] : inputs[s].even[1]);
     }
 }
 
-/* As `unpack_eight`; for an odd depth there is one input more. */
-static void unpack_four(const int8_t *pairs, const uint16_t *scales, long depth, float *values) {
-    for (long begin = 0; begin < depth; begin += BLOCK, scales += NR) {
-        vec first = scales_of(scales), second = scales_of(scales + VW);
-        long end = min_long(begin + BLOCK, depth);
-        for (long i = begin; i < end; i += 2, pairs += NR, values += 2 * NR) {
-            ivec left = wide_codes(pairs), right = wide_codes(pairs + VW);
-            store(values, low_of(left) * (first * LOW_SCALE));
-            store(values + VW, low_of(right) * (second * LOW_SCALE));
-            store(values + NR, high_of(left) * (first * HIGH_SCALE));
-            store(values + NR + VW, high_of(right) * (second * HIGH_SCALE));
+/* As `stream_full`; `size` bytes and `num_scales` scales are between panels. */
+INLINE void stream_few(const float *x, const int8_t *codes, long size, const uint16_t *block,
+                       long num_scales, long depth, float *y, const int bits) {
+    vec sums[STREAMS][2];
+    struct scales scales[STREAMS];
+    struct inputs two[STREAMS];
+#pragma GCC unroll 4
+    for (int s = 0; s < STREAMS; s++) sums[s][0] = sums[s][1] = zero();
+    for (long begin = 0; begin < depth; begin += BLOCK, block += NR) {
+#pragma GCC unroll 4
+        for (int s = 0; s < STREAMS; s++) scales[s] = block_scales(block + s * num_scales, bits);
+        for (long i = begin; i < min_long(begin + BLOCK, depth); i += 2, codes += pair_bytes(bits)) {
+#pragma GCC unroll 4
+            for (int s = 0; s < STREAMS; s++) {
+                fetch_early((const char *)codes + (STREAMS + s) * size, pair_bytes(bits));
+                two[s] = two_inputs(codes + s * size, scales + s, bits);
+            }
+            stream_input(sums, x[i], two, 0);
+            if (i + 1 < depth) stream_input(sums, x[i + 1], two, 1);
+        }
+    }
+#pragma GCC unroll 4
+    for (int s = 0; s < STREAMS; s++) {
+        store(y + s * NR, sums[s][0]);
+        store(y + s * NR + VW, sums[s][1]);
+    }
+}
+
+static __attribute__((noinline)) void stream_eight(const float *x, const int8_t *codes, long size,
+                                                   const uint16_t *block, long num_scales,
+                                                   long depth, float *y) {
+    stream_few(x, codes, size, block, num_scales, depth, y, 8);
+}
+
+static __attribute__((noinline)) void stream_four(const float *x, const int8_t *codes, long size,
+                                                  const uint16_t *block, long num_scales,
+                                                  long depth, float *y) {
+    stream_few(x, codes, size, block, num_scales, depth, y, 4);
+}
+
+/* ------------------------------------------------------------- parts of weights of few bits */
+
+/* Values of `depth` inputs of a panel, [depth][NR]; one more if that is odd. Changes: `values`. */
+INLINE void unpack(const int8_t *codes, const uint16_t *block, long depth, float *values,
+                   const int bits) {
+    for (long begin = 0; begin < depth; begin += BLOCK, block += NR) {
+        struct scales scales = block_scales(block, bits);
+        for (long i = begin; i < min_long(begin + BLOCK, depth); i += 2) {
+            struct inputs two = two_inputs(codes, &scales, bits);
+            store(values, two.even[0]);
+            store(values + VW, two.even[1]);
+            store(values + NR, two.odd[0]);
+            store(values + NR + VW, two.odd[1]);
+            codes += pair_bytes(bits);
+            values += 2 * NR;
         }
     }
 }
@@ -389,8 +447,15 @@ static void one_row(const struct call *call, const struct share *mine) {
     float *y = call->y + mine->first_row * p->num_outputs;
     long panel = mine->first_panel;
     long whole = min_long(mine->end_panel, p->num_outputs / NR);
-    for (; p->bits == 32 && panel + STREAMS <= whole; panel += STREAMS)
-        stream_full(x, (const float *)weights_at(call, panel, 0), p->num_inputs, y + panel * NR);
+    long size = weights_at(call, 1, 0) - weights_at(call, 0, 0);
+    for (; panel + STREAMS <= whole; panel += STREAMS) {
+        const void *weights = weights_at(call, panel, 0);
+        const uint16_t *block = scales_at(call, panel, 0);
+        long num = p->num_inputs, num_scales = call->blocks * NR;
+        if (p->bits == 32) stream_full(x, weights, num, y + panel * NR);
+        else if (p->bits == 8) stream_eight(x, weights, size, block, num_scales, num, y + panel * NR);
+        else stream_four(x, weights, size, block, num_scales, num, y + panel * NR);
+    }
     tile compute = p->bits == 32 ? full_1 : p->bits == 8 ? eight_1 : four_1;
     for (; panel < mine->end_panel; panel++) {
         struct place at = {x, 0, weights_at(call, panel, 0), scales_at(call, panel, 0),
@@ -419,8 +484,8 @@ static void one_panel(const struct call *call, const struct share *mine, long pa
     const char *ahead = weights_at(call, panel + 1, input);
     long stride = bytes_before(p, 2 * BLOCK) / (2 * BLOCK * num_tiles);
     if (p->bits != 32 && num_tiles > 1) {
-        if (p->bits == 8) unpack_eight((const int8_t *)weights, scales, depth, values);
-        else unpack_four((const int8_t *)weights, scales, depth, values);
+        if (p->bits == 8) unpack((const int8_t *)weights, scales, depth, values, 8);
+        else unpack((const int8_t *)weights, scales, depth, values, 4);
         weights = (const char *)values;
     } else if (p->bits != 32) {
         tiles = p->bits == 8 ? eight_tiles : four_tiles;
