@@ -10,7 +10,7 @@ costs one call from Python.
 from __future__ import annotations
 
 import ctypes
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -275,7 +275,10 @@ class NativePlan:
         most = max(1, ROWS_PER_BLOCK // heads)
         first_place = np.array([s.first_place for s in source.segments], dtype=np.int64)
         end_place = np.array([s.end_place for s in source.segments], dtype=np.int64)
-        places = _cut_places(np.union1d(first_place, end_place).tolist(), most)
+        bounds = np.union1d(first_place, end_place)
+        roots = bounds[_is_root(bounds, first_place, end_place)]
+        enough = -(-int(bounds[-1]) * num_groups // ENOUGH_ITEMS)
+        places = _cut_places(bounds.tolist(), roots.tolist(), most, enough)
         entries, segments = _entries(places, first_place, end_place)
         items = _items(source, places, num_groups)
         lengths = np.array([len(s.slots) for s in source.segments], dtype=np.int64)
@@ -338,18 +341,29 @@ class _Items:
     num: _Ints
 
 
-def _cut_places(bounds: Sequence[int], most: int) -> _Ints:
+def _is_root(bounds: _Ints, first_place: _Ints, end_place: _Ints) -> NDArray[np.bool_]:
+    """Whether places before and after each bound share no segment. Pure."""
+    begun = np.searchsorted(np.sort(first_place), bounds, side="left")
+    ended = np.searchsorted(np.sort(end_place), bounds, side="right")
+    is_root: NDArray[np.bool_] = begun == ended
+    return is_root
+
+
+def _cut_places(bounds: Sequence[int], roots: Sequence[int], most: int, enough: int) -> _Ints:
     """First place of each block and the last one's end: at most `most` places, whole segments.
 
     Args:
         bounds: rising places where segments begin or end, the first and last place included.
+        roots: those of them where a cut makes nobody read a segment twice, the last included.
         most: places of a block.
+        enough: a block that has so many ends at the next root, so that there are many to share.
 
     Pure.
     """
     places = [bounds[0]]
     while places[-1] < bounds[-1]:
-        limit = places[-1] + most
+        root = roots[bisect_left(roots, min(places[-1] + enough, bounds[-1]))]
+        limit = min(places[-1] + most, root)
         bound = bounds[bisect_right(bounds, limit) - 1]
         if bound <= places[-1]:  # a segment of more places than a block's
             behind = bounds[bisect_right(bounds, limit)]

@@ -287,38 +287,50 @@ static void join_items(const Reading *reading, const Layer *layer, Room *room, l
     }
 }
 
-/* Attend at one layer; 0 if all went well, else there is no memory.
-
-   Queries are [T, H, D], whose steps are floats from one to the next; `out` is in one piece. */
-EXPORT int mmserve_attend(const Reading *reading, long number, const float *queries,
-                          long query_step, long head_step, float *out, int num_threads) {
-    const Layer this = {
-        .queries = queries,
-        .out = out,
-        .query_step = query_step,
-        .head_step = head_step,
-        .keys = reading->keys + number * reading->layer_step,
-        .values = reading->values + number * reading->layer_step,
+void attend(const Member *me, const Reading *reading, const Asking *asking) {
+    const Layer layer = {
+        .queries = asking->queries,
+        .out = asking->out,
+        .query_step = asking->query_step,
+        .head_step = asking->head_step,
+        .keys = reading->keys + asking->number * reading->layer_step,
+        .values = reading->values + asking->number * reading->layer_step,
     };
-    const Layer *layer = &this;
-    long num_work = reading->num_items * reading->num_groups, failed = 0;
+    long num_work = reading->num_items * reading->num_groups;
     long num_joins = reading->num_splits * reading->num_groups;
-    num_threads = (int)min_long(num_threads, num_work);
-#pragma omp parallel num_threads(num_threads) if (num_threads > 1) reduction(+ : failed)
-    {
-        Room room;
-        int is_ready = find_room(&room, reading);
-        failed += !is_ready;
-#pragma omp for schedule(dynamic, 1)
-        for (long work = 0; work < num_work; work++) {
-            long item = reading->num_items - 1 - work % reading->num_items; /* longest first */
-            if (is_ready) attend_item(reading, layer, &room, item, work / reading->num_items);
-        }
-#pragma omp for schedule(static)
-        for (long work = 0; work < num_joins; work++)
-            if (is_ready)
-                join_items(reading, layer, &room, work / reading->num_groups,
-                           work % reading->num_groups);
+    Room room;
+    int is_ready = find_room(&room, reading);
+    if (!is_ready) atomic_store(&me->team->failed, 1);
+    for (long work; (work = next_in_order(me, num_work)) >= 0;) {
+        long item = reading->num_items - 1 - work % reading->num_items; /* longest first */
+        if (is_ready) attend_item(reading, &layer, &room, item, work / reading->num_items);
     }
-    return failed != 0;
+    if (!num_joins) return;
+    meet(me);
+    for (long work; (work = next_in_order(me, num_joins)) >= 0;)
+        if (is_ready)
+            join_items(reading, &layer, &room, work / reading->num_groups,
+                       work % reading->num_groups);
+}
+
+typedef struct {
+    const Reading *reading;
+    Asking asking;
+    int has_failed;
+} Call;
+
+static void attend_work(const Member *me, void *what) {
+    Call *call = what;
+    attend(me, call->reading, &call->asking);
+    meet(me);
+    if (me->number == 0) call->has_failed = atomic_exchange(&me->team->failed, 0);
+}
+
+/* As `attend`; 0 if all went well, else there is no memory. */
+EXPORT int mmserve_attend(const Reading *reading, long number, const float *queries,
+                          long query_step, long head_step, float *out, int threads) {
+    Call call = {reading, {number, queries, query_step, head_step, out}, 0};
+    long num_work = reading->num_items * reading->num_groups;
+    together((int)min_long(threads, num_work), attend_work, &call);
+    return call.has_failed;
 }

@@ -32,31 +32,27 @@ INLINE void norm_row(const float *x, const float *gain, float *y, long size, flo
     }
 }
 
-/* Root-mean-square norm of rows [rows, size]. Changes: y. */
-EXPORT void mmserve_norm(const float *x, const float *gain, float *y, int64_t rows, int64_t size,
-                         float eps, int32_t threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) \
-    if (threads > 1 && rows * size >= MIN_PARALLEL)
-    for (long r = 0; r < rows; r++) norm_row(x + r * size, gain, y + r * size, size, eps);
+void norm_rows(const Member *me, const float *x, const float *gain, float *y, long rows, long size,
+               float eps) {
+    long r, end;
+    for (part_of(me, rows, &r, &end); r < end; r++)
+        norm_row(x + r * size, gain, y + r * size, size, eps);
 }
 
-void norm_heads(float *heads, const float *gain, long rows, long row_step, long num_heads,
-                long size, float eps, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) \
-    if (threads > 1 && rows * num_heads * size >= MIN_PARALLEL)
-    for (long r = 0; r < rows; r++)
+void norm_heads(const Member *me, float *heads, const float *gain, long rows, long row_step,
+                long num_heads, long size, float eps) {
+    long r, end;
+    for (part_of(me, rows, &r, &end); r < end; r++)
         for (long h = 0; h < num_heads; h++) {
             float *head = heads + r * row_step + h * size;
             norm_row(head, gain, head, size, eps);
         }
 }
 
-/* hidden += delta, then the norm of it, all [rows, size]. Changes: hidden, y. */
-EXPORT void mmserve_add_norm(float *hidden, const float *delta, const float *gain, float *y,
-                             int64_t rows, int64_t size, float eps, int32_t threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) \
-    if (threads > 1 && rows * size >= MIN_PARALLEL)
-    for (long r = 0; r < rows; r++) {
+void add_norm_rows(const Member *me, float *hidden, const float *delta, const float *gain, float *y,
+                   long rows, long size, float eps) {
+    long r, end;
+    for (part_of(me, rows, &r, &end); r < end; r++) {
         float *row = hidden + r * size;
         const float *more = delta + r * size;
         for (long i = 0; i < size; i++) row[i] += more[i];
@@ -80,14 +76,60 @@ INLINE void gate_row(const float *gate, float *y, long size, const int is_gelu) 
     }
 }
 
-/* silu or, by the tanh approximation, gelu of the first half of rows [rows, 2 size], times the
-   second half. Changes: y [rows, size]. */
-EXPORT void mmserve_gate(const float *gate_up, float *y, int64_t rows, int64_t size,
-                         int32_t is_gelu, int32_t threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) \
-    if (threads > 1 && rows * size >= MIN_PARALLEL)
-    for (long r = 0; r < rows; r++) {
+void gate_rows(const Member *me, const float *gate_up, float *y, long rows, long size,
+               int is_gelu) {
+    long r, end;
+    for (part_of(me, rows, &r, &end); r < end; r++) {
         if (is_gelu) gate_row(gate_up + 2 * r * size, y + r * size, size, 1);
         else gate_row(gate_up + 2 * r * size, y + r * size, size, 0);
     }
+}
+
+/* ------------------------------------------------------------------------- one step by itself */
+
+typedef struct {
+    const float *x, *delta, *gain;
+    float *hidden, *y;
+    long rows, size;
+    float eps;
+    int is_gelu;
+} Call;
+
+static int team_for(int threads, long rows, long size) {
+    return rows * size < MIN_PARALLEL ? 1 : threads;
+}
+
+static void norm_work(const Member *me, void *what) {
+    const Call *call = what;
+    norm_rows(me, call->x, call->gain, call->y, call->rows, call->size, call->eps);
+}
+
+EXPORT void mmserve_norm(const float *x, const float *gain, float *y, int64_t rows, int64_t size,
+                         float eps, int32_t threads) {
+    Call call = {.x = x, .gain = gain, .y = y, .rows = rows, .size = size, .eps = eps};
+    together(team_for(threads, rows, size), norm_work, &call);
+}
+
+static void add_norm_work(const Member *me, void *what) {
+    const Call *call = what;
+    add_norm_rows(me, call->hidden, call->delta, call->gain, call->y, call->rows, call->size,
+                  call->eps);
+}
+
+EXPORT void mmserve_add_norm(float *hidden, const float *delta, const float *gain, float *y,
+                             int64_t rows, int64_t size, float eps, int32_t threads) {
+    Call call = {.hidden = hidden, .delta = delta, .gain = gain, .y = y,
+                 .rows = rows, .size = size, .eps = eps};
+    together(team_for(threads, rows, size), add_norm_work, &call);
+}
+
+static void gate_work(const Member *me, void *what) {
+    const Call *call = what;
+    gate_rows(me, call->x, call->y, call->rows, call->size, call->is_gelu);
+}
+
+EXPORT void mmserve_gate(const float *gate_up, float *y, int64_t rows, int64_t size,
+                         int32_t is_gelu, int32_t threads) {
+    Call call = {.x = gate_up, .y = y, .rows = rows, .size = size, .is_gelu = is_gelu};
+    together(team_for(threads, rows, size), gate_work, &call);
 }

@@ -16,12 +16,6 @@ typedef struct {
     int64_t rope; /* which angles, -1: none */
 } Layer;
 
-/* Cosines and sines [T, num_pairs] of one rotary embedding. `_Angles` of native/layers.py. */
-typedef struct {
-    const float *cos, *sin;
-    int64_t num_pairs;
-} Angles;
-
 /* `_Decoder` of native/layers.py. */
 typedef struct {
     const Layer *layers;
@@ -89,36 +83,40 @@ static Rows rows_of(const Decoder *decoder, const Step *step) {
 }
 
 /* Queries of all tokens in `fused`, normed, turned and scaled; keys and values are stored. */
-static void project(const Decoder *decoder, const Step *step, long number, const Rows *rows) {
+static void project(const Member *me, const Decoder *decoder, const Step *step, long number,
+                    const Rows *rows) {
     const Layer *layer = decoder->layers + number;
     int64_t size = decoder->size, num_heads = decoder->num_heads, num = rows->num;
     int64_t row_step = rows->query_step;
-    mmserve_product(rows->normed, rows->fused, num, layer->qkv, step->threads);
-    if (layer->query_norm && layer->key_norm) {
-        norm_heads(rows->fused, layer->query_norm, num, row_step, num_heads, size, decoder->eps,
-                   step->threads);
-        norm_heads(rows->fused + num_heads * size, layer->key_norm, num, row_step,
-                   decoder->num_groups, size, decoder->eps, step->threads);
+    multiply(me, rows->normed, rows->fused, num, layer->qkv);
+    meet(me);
+    if (layer->query_norm && layer->key_norm) { /* a member's own rows, from here to the end */
+        norm_heads(me, rows->fused, layer->query_norm, num, row_step, num_heads, size,
+                   decoder->eps);
+        norm_heads(me, rows->fused + num_heads * size, layer->key_norm, num, row_step,
+                   decoder->num_groups, size, decoder->eps);
     }
     Target target = *step->target;
     target.keys = step->keys + number * step->layer_step;
     target.values = step->values + number * step->layer_step;
     Angles angles = {NULL, NULL, 0};
     if (layer->rope >= 0) angles = step->angles[layer->rope];
-    mmserve_turn_and_write(&target, rows->fused, row_step, num_heads, angles.cos, angles.sin,
-                           angles.num_pairs, angles.num_pairs, step->threads);
-    if (decoder->query_scale == 1.0f) return;
-    for (int64_t r = 0; r < num; r++)
+    turn_and_write(me, &target, rows->fused, row_step, num_heads, &angles, angles.num_pairs);
+    long r, end;
+    part_of(me, num, &r, &end);
+    for (; decoder->query_scale != 1.0f && r < end; r++)
         for (int64_t i = 0; i < num_heads * size; i++)
             rows->fused[r * row_step + i] *= decoder->query_scale;
+    meet(me);
 }
 
 /* Go on with the kept rows alone: their hidden states and queries are copied. */
-static void keep_some(const Decoder *decoder, const Step *step, Rows *rows) {
+static void keep_some(const Member *me, const Decoder *decoder, const Step *step, Rows *rows) {
     int64_t width = decoder->width, query_size = decoder->num_heads * decoder->size;
     float *hidden = step->room + rows->num * token_floats(decoder);
     float *queries = hidden + step->num_kept * width;
-    for (int64_t q = 0; q < step->num_kept; q++) {
+    long q, end;
+    for (part_of(me, step->num_kept, &q, &end); q < end; q++) {
         int64_t token = step->keep[q];
         memcpy(hidden + q * width, rows->hidden + token * width, 4 * (size_t)width);
         memcpy(queries + q * query_size, rows->fused + token * rows->query_step,
@@ -128,43 +126,64 @@ static void keep_some(const Decoder *decoder, const Step *step, Rows *rows) {
     rows->hidden = hidden;
     rows->queries = queries;
     rows->query_step = query_size;
+    meet(me);
 }
 
 /* hidden += delta, normed if it has a gain; then the norm of the sum. */
-static void add(const Decoder *decoder, const Step *step, const Rows *rows,
-                const float *delta_gain, const float *gain, float *normed) {
+static void add(const Member *me, const Decoder *decoder, const Rows *rows, const float *delta_gain,
+                const float *gain, float *normed) {
     if (delta_gain)
-        mmserve_norm(rows->delta, delta_gain, rows->delta, rows->num, decoder->width, decoder->eps,
-                     step->threads);
-    mmserve_add_norm(rows->hidden, rows->delta, gain, normed, rows->num, decoder->width,
-                     decoder->eps, step->threads);
+        norm_rows(me, rows->delta, delta_gain, rows->delta, rows->num, decoder->width,
+                  decoder->eps);
+    add_norm_rows(me, rows->hidden, rows->delta, gain, normed, rows->num, decoder->width,
+                  decoder->eps);
+    meet(me);
+}
+
+typedef struct {
+    const Decoder *decoder;
+    const Step *step;
+    int has_failed;
+} Call;
+
+/* What one member does of all layers; rows are each member's own, and alike. */
+static void layers_work(const Member *me, void *what) {
+    Call *call = what;
+    const Decoder *decoder = call->decoder;
+    const Step *step = call->step;
+    Rows rows = rows_of(decoder, step);
+    norm_rows(me, rows.hidden, decoder->layers[0].before_attention, rows.normed, rows.num,
+              decoder->width, decoder->eps);
+    meet(me);
+    for (int64_t number = 0; number < decoder->num_layers; number++) {
+        const Layer *layer = decoder->layers + number;
+        int is_last = number == decoder->num_layers - 1;
+        project(me, decoder, step, number, &rows);
+        if (is_last && !step->num_kept) break;
+        if (is_last) keep_some(me, decoder, step, &rows);
+        Asking asking = {number, rows.queries, rows.query_step, decoder->size, rows.mixed};
+        attend(me, step->readings[number], &asking);
+        meet(me);
+        multiply(me, rows.mixed, rows.delta, rows.num, layer->out);
+        meet(me);
+        add(me, decoder, &rows, layer->after_attention, layer->before_mlp, rows.normed);
+        multiply(me, rows.normed, rows.gates, rows.num, layer->gate_up);
+        meet(me);
+        gate_rows(me, rows.gates, rows.gated, rows.num, decoder->num_gates, decoder->is_gelu);
+        meet(me);
+        multiply(me, rows.gated, rows.delta, rows.num, layer->down);
+        meet(me);
+        add(me, decoder, &rows, layer->after_mlp,
+            is_last ? decoder->final_norm : layer[1].before_attention,
+            is_last ? step->out : rows.normed);
+    }
+    if (me->number == 0) call->has_failed = atomic_exchange(&me->team->failed, 0);
 }
 
 /* Normed outputs of the kept tokens; 0 if all went well, else there is no memory.
    Changes: hidden, out, room, the store. */
 EXPORT int mmserve_layers(const Decoder *decoder, const Step *step) {
-    Rows rows = rows_of(decoder, step);
-    int threads = step->threads;
-    mmserve_norm(rows.hidden, decoder->layers[0].before_attention, rows.normed, rows.num,
-                 decoder->width, decoder->eps, threads);
-    for (int64_t number = 0; number < decoder->num_layers; number++) {
-        const Layer *layer = decoder->layers + number;
-        int is_last = number == decoder->num_layers - 1;
-        project(decoder, step, number, &rows);
-        if (is_last && !step->num_kept) return 0;
-        if (is_last) keep_some(decoder, step, &rows);
-        if (mmserve_attend(step->readings[number], number, rows.queries, rows.query_step,
-                           decoder->size, rows.mixed, threads))
-            return 1;
-        mmserve_product(rows.mixed, rows.delta, rows.num, layer->out, threads);
-        add(decoder, step, &rows, layer->after_attention, layer->before_mlp, rows.normed);
-        mmserve_product(rows.normed, rows.gates, rows.num, layer->gate_up, threads);
-        mmserve_gate(rows.gates, rows.gated, rows.num, decoder->num_gates, decoder->is_gelu,
-                     threads);
-        mmserve_product(rows.gated, rows.delta, rows.num, layer->down, threads);
-        add(decoder, step, &rows, layer->after_mlp,
-            is_last ? decoder->final_norm : layer[1].before_attention,
-            is_last ? step->out : rows.normed);
-    }
-    return 0;
+    Call call = {decoder, step, 0};
+    together(step->threads, layers_work, &call);
+    return call.has_failed;
 }

@@ -3,7 +3,7 @@
 #ifndef MMSERVE_PARTS_H
 #define MMSERVE_PARTS_H
 
-#include "common.h"
+#include "team.h"
 
 /* A packed weight; products.c tells how it lies. `_Product` of native/linear.py. */
 struct product {
@@ -44,23 +44,49 @@ typedef struct {
     const int64_t *slots;
 } Target;
 
-EXPORT void mmserve_norm(const float *x, const float *gain, float *y, int64_t rows, int64_t size,
-                         float eps, int32_t threads);
-EXPORT void mmserve_add_norm(float *hidden, const float *delta, const float *gain, float *y,
-                             int64_t rows, int64_t size, float eps, int32_t threads);
-EXPORT void mmserve_gate(const float *gate_up, float *y, int64_t rows, int64_t size,
-                         int32_t is_gelu, int32_t threads);
-EXPORT void mmserve_product(const float *x, float *y, int64_t rows, const struct product *product,
-                            int32_t threads);
-EXPORT void mmserve_turn_and_write(const Target *target, float *fused, long token_step,
-                                   long num_heads, const float *cos, const float *sin,
-                                   long angle_step, long num_pairs, int num_threads);
-EXPORT int mmserve_attend(const Reading *reading, long number, const float *queries,
-                          long query_step, long head_step, float *out, int num_threads);
+/* One member's part of each step of a layer. None of them meets the others at its end. */
+
+/* Root-mean-square norm of rows [rows, size]. Changes: y. */
+void norm_rows(const Member *me, const float *x, const float *gain, float *y, long rows, long size,
+               float eps);
 
 /* Norms of neighbouring heads, in place: `num_heads` of `size` floats for each of `rows` tokens,
-   whose first heads are `row_step` floats apart; a head's result is that of `mmserve_norm`. */
-void norm_heads(float *heads, const float *gain, long rows, long row_step, long num_heads,
-                long size, float eps, int threads);
+   whose first heads are `row_step` floats apart; a head's result is that of `norm_rows`. */
+void norm_heads(const Member *me, float *heads, const float *gain, long rows, long row_step,
+                long num_heads, long size, float eps);
+
+/* hidden += delta, then the norm of it, all [rows, size]. Changes: hidden, y. */
+void add_norm_rows(const Member *me, float *hidden, const float *delta, const float *gain, float *y,
+                   long rows, long size, float eps);
+
+/* silu or, by the tanh approximation, gelu of the first half of rows [rows, 2 size], times the
+   second half. Changes: y [rows, size]. */
+void gate_rows(const Member *me, const float *gate_up, float *y, long rows, long size, int is_gelu);
+
+/* Rows [rows, num_inputs] times the weight give [rows, num_outputs]. Changes: y. */
+void multiply(const Member *me, const float *x, float *y, long rows, const struct product *product);
+
+/* Cosines and sines [T, num_pairs] of one rotary embedding, `step` floats from a token to the
+   next; no pairs: nothing is turned. */
+typedef struct {
+    const float *cos, *sin;
+    int64_t num_pairs;
+} Angles;
+
+/* Turn queries and keys of fused [T, H + 2 G, D] in place and store keys and values. */
+void turn_and_write(const Member *me, const Target *target, float *fused, long token_step,
+                    long num_heads, const Angles *angles, long angle_step);
+
+/* Queries of a layer and where its outputs go. */
+typedef struct {
+    long number; /* of the layer */
+    const float *queries;       /* [T, H, D] */
+    long query_step, head_step; /* floats from a query or head to the next */
+    float *out;                 /* [T, H, D], in one piece */
+} Asking;
+
+/* Attend at one layer. Members meet within. Changes: out; the team has failed if there is no
+   memory. */
+void attend(const Member *me, const Reading *reading, const Asking *asking);
 
 #endif
