@@ -75,12 +75,15 @@ LANES = (
     LaneSpec("transformers, batched", "transformers-batched"),
     LaneSpec("transformers, continuous", "transformers-serve", is_slow=True),
     LaneSpec("llama.cpp", "llama.cpp"),
-    LaneSpec("llama.cpp, int8", "llama.cpp", "int8"),
+    LaneSpec("llama.cpp, int8", "llama.cpp", "int8", {"use_extra_bufts": False}),
     LaneSpec("vllm", "vllm", is_slow=True),
     LaneSpec("openvino", "openvino", is_slow=True),
     LaneSpec("openvino, int8", "openvino", "int8", is_slow=True),
 )
-"""Everything that may run; benchmarks take what they need."""
+"""Everything that may run; benchmarks take what they need.
+
+llama.cpp 0.3.36 dies while it packs this model's 8-bit weights for AMX, so it leaves that out.
+"""
 
 
 def lanes_named(names: Sequence[str] | None, *, is_quick: bool) -> list[LaneSpec]:

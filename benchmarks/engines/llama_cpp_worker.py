@@ -4,7 +4,8 @@ The model is a folder with `model.gguf` and, for pictures, `tower.gguf`. Texts t
 library's own `generate`, which goes on from the prefix that the last prompt shares. Pictures go
 through llama.cpp's mtmd, and the KV of the last picture is kept for the next question about it;
 the library's own chat handler would compute it again. Options go to `Llama` as they are, over a
-context of 4,096 tokens in batches of 512.
+context of 4,096 tokens in batches of 512; but "use_extra_bufts", whether weights are packed anew
+for the processor, is a setting of the model that `Llama` does not take.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import llama_cpp
 import numpy as np
@@ -39,13 +41,18 @@ class LlamaCpp:
 
     def load(self, model: Path, threads: int, options: Mapping[str, Any]) -> str:
         """See `serve_loop.Engine`."""
-        self._llama = llama_cpp.Llama(
-            str(model / "model.gguf"),
-            n_threads=threads,
-            n_threads_batch=threads,
-            verbose=False,
-            **{**_SETTINGS, **options},
-        )
+        given = {**_SETTINGS, **options}
+        defaults = llama_cpp.llama_model_default_params()
+        is_packed = given.pop("use_extra_bufts", defaults.use_extra_bufts)
+        defaults.use_extra_bufts = is_packed
+        with mock.patch("llama_cpp.llama_cpp.llama_model_default_params", lambda: defaults):
+            self._llama = llama_cpp.Llama(
+                str(model / "model.gguf"),
+                n_threads=threads,
+                n_threads_batch=threads,
+                verbose=False,
+                **given,
+            )
         tower = model / "tower.gguf"
         if tower.is_file():
             settings = mtmd_cpp.mtmd_context_params_default()
