@@ -4,8 +4,8 @@ The model is a folder with `model.gguf` and, for pictures, `tower.gguf`. Texts t
 library's own `generate`, which goes on from the prefix that the last prompt shares. Pictures go
 through llama.cpp's mtmd, and the KV of the last picture is kept for the next question about it;
 the library's own chat handler would compute it again. Options go to `Llama` as they are, over a
-context of 4,096 tokens in batches of 512; but "use_extra_bufts", whether weights are packed anew
-for the processor, is a setting of the model that `Llama` does not take.
+context of 4,096 tokens in batches of 512, but for "use_extra_bufts": whether weights are packed
+anew for the processor is the model's setting, which `Llama` does not take.
 """
 
 from __future__ import annotations
