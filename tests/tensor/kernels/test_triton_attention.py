@@ -8,8 +8,6 @@ out: the interpreter multiplies its bits as integers; `test_triton_builds` compi
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from support.interpreting import computed_by, hasten
 
 from mmserve.kernels import KvTensors, QueryRow, TorchAttention
 from mmserve.kernels.reading import plan_reading
@@ -228,6 +227,7 @@ def _refused(plan: Any) -> list[str]:
 
 
 def _main() -> None:
+    hasten()
     cases = {case.name: _compute(case, seed) for seed, case in enumerate(CASES)}
     print(json.dumps({"cases": cases, "decode": _compute_decode()}))  # noqa: T201
 
@@ -235,11 +235,7 @@ def _main() -> None:
 @cache
 def _computed() -> dict[str, Any]:
     """What the child process found; it starts once."""
-    pytest.importorskip("triton", reason="Triton is not installed")
-    command = ["env", "TRITON_INTERPRET=1", "OMP_NUM_THREADS=1", sys.executable, __file__]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = computed_by(__file__)
     return found
 
 

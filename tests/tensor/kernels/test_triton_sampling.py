@@ -20,12 +20,12 @@ pytestmark = pytest.mark.slow
 TILE = 128
 """Small, so that small vocabularies have several tiles, the last one cut."""
 CASES = {
-    "tiny": (7, 40, "normal"),
-    "one-tile": (128, 30, "normal"),
-    "three-tiles": (300, 70, "normal"),
-    "ties": (300, 40, "ties"),
-    "few-levels": (150, 30, "levels"),
-    "flat": (260, 20, "flat"),
+    "tiny": (7, 30, "normal"),
+    "one-tile": (128, 20, "normal"),
+    "three-tiles": (300, 40, "normal"),
+    "ties": (300, 20, "ties"),
+    "few-levels": (150, 16, "levels"),
+    "flat": (260, 10, "flat"),
     "broken": (140, 16, "broken"),
 }
 """Vocabulary, rows, and what the logits are like."""
@@ -132,7 +132,7 @@ def test_the_cases_hold_every_kind_of_row() -> None:
     rows = [row for name in CASES for row in _case(name)[1]]
     faults = {choice.fault for choice in choices}
     assert faults == {None, "its logits are not finite", "no token is allowed"}
-    assert len({choice.token_id for choice in choices}) > 100
+    assert len({choice.token_id for choice in choices}) > 50
     for is_met in (
         lambda row: row.params.temperature == 0,
         lambda row: row.params.top_k > 0 and row.params.top_p < 1 and row.params.min_p > 0,
