@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.ceilings import CeilingMeter, ceiling_rows
 from benchmarks.engines import Job
 from benchmarks.record import Record, report
+from benchmarks.report_sections import is_ours
 from benchmarks.text_lanes import (
     LANES,
     LaneSpec,
@@ -116,7 +117,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         others = {
             name: rate
             for name, rate in rates.items()
-            if name not in _OURS.values() and found[name]["bits"] == found[ours]["bits"]
+            if not is_ours(name) and found[name]["bits"] == found[ours]["bits"]
         }
         if others:
             named[f"over_best_other{suffix}"] = rates[ours] / max(others.values())

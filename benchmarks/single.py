@@ -26,6 +26,7 @@ from benchmarks.ceilings import CeilingMeter, Ceilings, ceiling_rows, highest
 from benchmarks.engines import Answer, Job
 from benchmarks.model_costs import ModelCosts, model_costs
 from benchmarks.record import Record, report
+from benchmarks.report_sections import is_ours
 from benchmarks.text_lanes import (
     LANES,
     LaneSpec,
@@ -234,7 +235,7 @@ def _over(
         for (name, what), row in found.items()
         if what == measured
         and row["bits"] == bits
-        and name not in _OURS.values()
+        and not is_ours(name)
         and (others is None or name in others)
     ]
     return None if mine is None or not rates else float(mine["tokens_per_s"] / max(rates))

@@ -71,6 +71,7 @@ class LaneSpec:
 LANES = (
     LaneSpec("mmserve", "mmserve"),
     LaneSpec("mmserve, int8", "mmserve", "int8", {"weights": "int8"}),
+    LaneSpec("mmserve, torch alone", "mmserve", options={"kernels": "torch"}, is_slow=True),
     LaneSpec("transformers", "transformers"),
     LaneSpec("transformers, batched", "transformers-batched"),
     LaneSpec("transformers, continuous", "transformers-serve", is_slow=True),
