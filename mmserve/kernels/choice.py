@@ -10,7 +10,7 @@ import torch
 
 from mmserve.core import BadRequest, Kernels
 from mmserve.kernels.cuda_choice import choose_cuda_attention
-from mmserve.kernels.native import NativeOps, Unbuildable
+from mmserve.kernels.native import NativeOps, Unbuildable, tile_rows
 from mmserve.kernels.ops import Ops, TorchOps
 
 __all__ = ["ChosenOps", "choose_ops"]
@@ -41,7 +41,9 @@ def _native(device: torch.device, dtype: torch.dtype) -> tuple[Ops, _Notes]:
     if dtype != torch.float32:
         raise _Unusable(f"they compute in float32, not in {str(dtype).removeprefix('torch.')}")
     try:
-        return NativeOps(), ()
+        ops = NativeOps()
+        many = tile_rows()
+        return ops, (f"products of {many} rows and more by matrix tiles (AMX)",) if many else ()
     except Unbuildable as reason:
         raise _Unusable(str(reason)) from reason
 

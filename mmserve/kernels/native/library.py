@@ -25,7 +25,6 @@ Signature = tuple[type, ...]
 _address, _count = ctypes.c_void_p, ctypes.c_int64
 _choice, _threads, _number = ctypes.c_int32, ctypes.c_int32, ctypes.c_float
 _SIGNATURES: dict[str, Signature] = {
-    "mmserve_product": (_address, _address, _count, _address, _threads),
     "mmserve_large_pages": (_address, _count),
     "mmserve_norm": (_address, _address, _address, _count, _count, _number, _threads),
     "mmserve_add_norm": (
@@ -58,6 +57,10 @@ def load(path: Path) -> ctypes.CDLL:
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
+        library.mmserve_product.argtypes = (_address, _address, _count, _address, _threads)
+        library.mmserve_product.restype = ctypes.c_int
+        library.mmserve_tile_rows.argtypes = ()
+        library.mmserve_tile_rows.restype = ctypes.c_int64
         library.mmserve_panel_width.argtypes = ()
         library.mmserve_panel_width.restype = ctypes.c_int32
         library.mmserve_layers.argtypes = (_address, _address)

@@ -1,7 +1,8 @@
 """Matrix products in compiled C: full weights, and weights of 8 or 4 bits.
 
-A row's result is the same to the bit alone and among others, and for any number of threads:
-`sources/products.c` tells how the weights lie and why.
+A row's result is the same to the bit for any number of threads, and alone and among others;
+on a processor with matrix tiles, alone and among few, and among many and among other many.
+`sources/products.c` and `sources/matrix.c` tell how and why.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from mmserve.kernels.native.library import native_library
 
-__all__ = ["NativeLinear", "codes_and_scales", "values_of"]
+__all__ = ["NativeLinear", "codes_and_scales", "tile_rows", "values_of"]
 
 _BLOCK = 32
 _KINDS = {
@@ -41,6 +42,7 @@ class _Product(ctypes.Structure):
         ("num_outputs", ctypes.c_int64),
         ("bits", ctypes.c_int32),
         ("activation", ctypes.c_int32),
+        ("parts", ctypes.c_int32),
     )
 
 
@@ -66,6 +68,7 @@ class NativeLinear:
         "_scales",
         "num_inputs",
         "num_outputs",
+        "num_parts",
     )
 
     def __init__(
@@ -90,6 +93,7 @@ class NativeLinear:
         if bias is not None:
             self._bias = bias.new_zeros(-(-len(bias) // width) * width, dtype=torch.float32)
             self._bias[: len(bias)] = bias
+        self.num_parts = _num_parts(self._panels)
         self._record = _Product(
             self._panels.data_ptr(),
             None if self._scales is None else self._scales.data_ptr(),
@@ -98,6 +102,7 @@ class NativeLinear:
             self.num_outputs,
             bits or 32,
             _KINDS[activation],
+            self.num_parts,
         )
         self._address = ctypes.addressof(self._record)
         self._compute = library.mmserve_product
@@ -120,8 +125,22 @@ class NativeLinear:
         rows = x.numel() // num_inputs
         if rows:
             threads = torch.get_num_threads()
-            self._compute(x.data_ptr(), out.data_ptr(), rows, self._address, threads)
+            if self._compute(x.data_ptr(), out.data_ptr(), rows, self._address, threads):
+                raise MemoryError("no room for the parts of a product's rows")
         return out
+
+
+def tile_rows() -> int | None:
+    """From how many rows on the processor's matrix tiles compute; None: it has none. Pure."""
+    return native_library().mmserve_tile_rows() or None
+
+
+def _num_parts(panels: Tensor) -> int:
+    """How many bfloat16 values each weight is the sum of, by cutting its bits. Pure."""
+    if panels.dtype != torch.float32:
+        return 2  # a code of 8 bits times a scale of 8
+    bits = panels.view(torch.int32)
+    return 1 if not (bits & 0xFFFF).any() else 2 if not (bits & 0xFF).any() else 3
 
 
 def codes_and_scales(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:

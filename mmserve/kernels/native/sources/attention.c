@@ -14,8 +14,6 @@
 
 #include "parts.h"
 #include "tiles.h"
-#include <pthread.h>
-#include <stdlib.h>
 
 typedef struct {
     const float *queries;
@@ -36,26 +34,8 @@ typedef struct {
     const float **keys, **values;
 } Room;
 
+
 INLINE long round_up(long value, long unit) { return (value + unit - 1) / unit * unit; }
-
-static pthread_key_t room_key;
-static pthread_once_t room_once = PTHREAD_ONCE_INIT;
-static _Thread_local char *room_memory;
-static _Thread_local size_t room_bytes;
-
-static void make_room_key(void) { pthread_key_create(&room_key, free); }
-
-/* The calling thread's own memory, kept from layer to layer; NULL if there is none left. */
-static char *memory_of(size_t num_bytes) {
-    if (room_bytes < num_bytes) {
-        pthread_once(&room_once, make_room_key);
-        free(room_memory);
-        room_memory = aligned_alloc(64, (size_t)round_up((long)num_bytes, 4096));
-        room_bytes = room_memory ? num_bytes : 0;
-        pthread_setspecific(room_key, room_memory);
-    }
-    return room_memory;
-}
 
 static int find_room(Room *room, const Reading *reading) {
     long rows = reading->most_rows, size = reading->size;
@@ -64,7 +44,7 @@ static int find_room(Room *room, const Reading *reading) {
     long num_floats = 2 * rows * width + size * row_step + 5 * row_step + most_scores;
     if (size < VW) num_floats += 2 * NUM_POINTERS * VW;
     long num_pointers = 2 * NUM_POINTERS;
-    float *next = (float *)memory_of((size_t)(4 * num_floats) + (size_t)num_pointers * sizeof(void *));
+    float *next = (float *)own_memory((size_t)(4 * num_floats) + (size_t)num_pointers * sizeof(void *));
     if (!next) return 0;
     room->width = width;
     room->row_step = row_step;
@@ -298,7 +278,7 @@ void attend(const Member *me, const Reading *reading, const Asking *asking) {
     };
     long num_work = reading->num_items * reading->num_groups;
     long num_joins = reading->num_splits * reading->num_groups;
-    Room room;
+    Room room = {0};
     int is_ready = find_room(&room, reading);
     if (!is_ready) atomic_store(&me->team->failed, 1);
     for (long work; (work = next_in_order(me, num_work)) >= 0;) {

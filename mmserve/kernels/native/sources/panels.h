@@ -5,19 +5,13 @@
 #ifndef MMSERVE_PANELS_H
 #define MMSERVE_PANELS_H
 
-#include "parts.h"
+#include "weights.h"
 
-#if defined(__AVX2__)
-#include <immintrin.h> /* for widening alone, which gcc 12 does in ten instructions */
-#endif
-
-#define NR (2 * VW)
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define MR 12 /* 32 registers: 24 sums, two vectors of weights */
 #else
 #define MR 6
 #endif
-#define BLOCK 32
 
 enum activation { NONE, GELU, GELU_TANH, QUICK_GELU, RELU, SILU };
 
@@ -77,70 +71,6 @@ static __attribute__((noinline)) void finish(float *y, long row_size, long rows,
     case SILU: finish_as(y, row_size, rows, columns, bias, SILU); break;
     default: finish_as(y, row_size, rows, columns, bias, NONE);
     }
-}
-
-/* -------------------------------------------------------------------------- weights' values */
-
-#if defined(__AVX512F__)
-INLINE ivec wide_codes(const int8_t *from) {
-    return (ivec)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from));
-}
-INLINE ivec wide_halves(const uint16_t *from) {
-    return (ivec)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
-}
-#elif defined(__AVX2__)
-INLINE ivec wide_codes(const int8_t *from) {
-    return (ivec)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from));
-}
-INLINE ivec wide_halves(const uint16_t *from) {
-    return (ivec)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
-}
-#else
-typedef int8_t bytes __attribute__((vector_size(VW), aligned(1), may_alias));
-typedef uint16_t halves __attribute__((vector_size(2 * VW), aligned(2), may_alias));
-INLINE ivec wide_codes(const int8_t *from) {
-    return __builtin_convertvector(*(const bytes *)from, ivec);
-}
-INLINE ivec wide_halves(const uint16_t *from) {
-    return __builtin_convertvector(*(const halves *)from, ivec);
-}
-#endif
-
-INLINE vec scales_of(const uint16_t *from) { return (vec)(wide_halves(from) << 16); }
-INLINE vec floats_of(ivec codes) { return __builtin_convertvector(codes, vec); }
-
-/* Scales of a block of a panel, and the weights of two inputs that follow each other. Halves of a
-   byte are read as 2 ** 28 and 2 ** 4 times the code: scales of 4 bits make up for it exactly. */
-struct scales {
-    vec even[2], odd[2];
-};
-struct inputs {
-    vec even[2], odd[2];
-};
-
-INLINE struct scales block_scales(const uint16_t *from, const int bits) {
-    struct scales scales;
-    for (int half = 0; half < 2; half++) {
-        vec value = scales_of(from + half * VW);
-        scales.even[half] = bits == 4 ? value * 0x1p-28f : value;
-        scales.odd[half] = bits == 4 ? value * 0x1p-4f : value;
-    }
-    return scales;
-}
-
-/* Bytes of a panel's codes for two inputs. */
-INLINE long pair_bytes(const int bits) { return bits == 8 ? 2 * NR : NR; }
-
-INLINE struct inputs two_inputs(const int8_t *codes, const struct scales *scales, const int bits) {
-    struct inputs two;
-    for (int half = 0; half < 2; half++) {
-        ivec first = wide_codes(codes + half * VW), second = first & ~15;
-        if (bits == 4) first <<= 28;
-        else second = wide_codes(codes + NR + half * VW);
-        two.even[half] = floats_of(first) * scales->even[half];
-        two.odd[half] = floats_of(second) * scales->odd[half];
-    }
-    return two;
 }
 
 /* ------------------------------------------------------------------------------------ tiles */

@@ -14,6 +14,7 @@ struct product {
     int64_t num_outputs;
     int32_t bits; /* 32, 8, 4 */
     int32_t activation;
+    int32_t parts; /* bfloat16 values that a float32 weight is the sum of: 1 to 3 */
 };
 
 /* The step's reading. `_Reading` of native/attention.py. */

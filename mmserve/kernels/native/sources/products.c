@@ -9,7 +9,8 @@
 
    Each output is one chain of multiply-adds over the inputs in order, then the bias, then the
    activation, whatever rows stand beside it and however many threads there are: a row's result
-   is the same to the bit alone and among others. A weight of few bits is code * scale, which
+   is the same to the bit alone and among others. Many rows go to the processor's matrix tiles
+   where it has them (matrix.c): their sums have an order of their own. A weight of few bits is code * scale, which
    float32 holds exactly (7 and 8 bits of significand), so it may be formed anywhere.
 
    A tile is `rows` x NR sums held in registers. While rows * NR sums of one panel are computed,
@@ -19,6 +20,8 @@
 
 #include "panels.h"
 
+#include "matrix.h"
+
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -26,6 +29,7 @@
 
 #define MAX_DEPTH 640 /* inputs computed at once: a panel's part is 80 KiB at most */
 #define PIECE 4       /* panels that a member takes at once */
+#define MANY_ROWS 48  /* from here on the processor's matrix tiles are faster */
 
 /* --------------------------------------------------------------------------------- the loops */
 
@@ -39,29 +43,14 @@ struct call {
     const struct product *product;
     const float *x;
     float *y;
-    long blocks; /* of BLOCK inputs, the last perhaps not full */
 };
 
-INLINE long ceil_of(long number, long size) { return (number + size - 1) / size; }
-
-INLINE long panel_bytes(const struct product *p) { /* of one input, times two for 4 bits */
-    return p->bits == 32 ? 4 * NR : NR;
-}
-
-/* Bytes from the beginning of a panel to the weights of `input`, a multiple of BLOCK. */
-INLINE long bytes_before(const struct product *p, long input) {
-    return p->bits == 4 ? input / 2 * NR : input * panel_bytes(p);
-}
-
-INLINE const char *weights_at(const struct call *call, long panel, long input) {
-    const struct product *p = call->product;
-    long inputs = p->bits == 32 ? p->num_inputs : call->blocks * BLOCK;
-    return (const char *)p->panels + panel * bytes_before(p, inputs) + bytes_before(p, input);
-}
-
-INLINE const uint16_t *scales_at(const struct call *call, long panel, long input) {
-    if (!call->product->scales) return NULL;
-    return call->product->scales + (panel * call->blocks + input / BLOCK) * NR;
+static void finish_piece(const struct product *product, float *y, long rows, long first_panel,
+                         long end_panel) {
+    if (!product->bias && product->activation == NONE) return;
+    long begin = first_panel * NR, end = min_long(end_panel * NR, product->num_outputs);
+    finish(y + begin, product->num_outputs, rows, end - begin,
+           product->bias ? product->bias + begin : NULL, product->activation);
 }
 
 static void one_row(const struct call *call, const struct share *mine) {
@@ -70,27 +59,24 @@ static void one_row(const struct call *call, const struct share *mine) {
     float *y = call->y + mine->first_row * p->num_outputs;
     long panel = mine->first_panel;
     long whole = min_long(mine->end_panel, p->num_outputs / NR);
-    long size = weights_at(call, 1, 0) - weights_at(call, 0, 0);
+    long size = weights_at(p, 1, 0) - weights_at(p, 0, 0);
     for (; panel + STREAMS <= whole; panel += STREAMS) {
-        const void *weights = weights_at(call, panel, 0);
-        const uint16_t *block = scales_at(call, panel, 0);
-        long num = p->num_inputs, num_scales = call->blocks * NR;
+        const void *weights = weights_at(p, panel, 0);
+        const uint16_t *block = scales_at(p, panel, 0);
+        long num = p->num_inputs, num_scales = ceil_of(p->num_inputs, BLOCK) * NR;
         if (p->bits == 32) stream_full(x, weights, num, y + panel * NR);
         else if (p->bits == 8) stream_eight(x, weights, size, block, num_scales, num, y + panel * NR);
         else stream_four(x, weights, size, block, num_scales, num, y + panel * NR);
     }
     tile compute = p->bits == 32 ? full_1 : p->bits == 8 ? eight_1 : four_1;
     for (; panel < mine->end_panel; panel++) {
-        struct place at = {x, 0, weights_at(call, panel, 0), scales_at(call, panel, 0),
+        struct place at = {x, 0, weights_at(p, panel, 0), scales_at(p, panel, 0),
                            p->num_inputs, y + panel * NR, 0,
                            min_long(NR, p->num_outputs - panel * NR), 1,
-                           weights_at(call, panel + 1, 0), 4 * NR};
+                           weights_at(p, panel + 1, 0), 4 * NR};
         compute(&at);
     }
-    if (!p->bias && p->activation == NONE) return;
-    long begin = mine->first_panel * NR;
-    finish(y + begin, 0, 1, min_long(mine->end_panel * NR, p->num_outputs) - begin,
-           p->bias ? p->bias + begin : NULL, p->activation);
+    finish_piece(p, y, 1, mine->first_panel, mine->end_panel);
 }
 
 /* Rows [first_row, end_row) of one panel, `depth` inputs from `input` on, in tiles of like
@@ -98,13 +84,13 @@ static void one_row(const struct call *call, const struct share *mine) {
 static void one_panel(const struct call *call, const struct share *mine, long panel, long input,
                       long depth) {
     const struct product *p = call->product;
-    const char *weights = weights_at(call, panel, input);
-    const uint16_t *scales = scales_at(call, panel, input);
+    const char *weights = weights_at(p, panel, input);
+    const uint16_t *scales = scales_at(p, panel, input);
     long rows = mine->end_row - mine->first_row;
     long num_tiles = ceil_of(rows, MR);
     const tile *tiles = full_tiles;
     float values[(MAX_DEPTH + 1) * NR] __attribute__((aligned(64)));
-    const char *ahead = weights_at(call, panel + 1, input);
+    const char *ahead = weights_at(p, panel + 1, input);
     long stride = bytes_before(p, 2 * BLOCK) / (2 * BLOCK * num_tiles);
     if (p->bits != 32 && num_tiles > 1) {
         if (p->bits == 8) unpack((const int8_t *)weights, scales, depth, values, 8);
@@ -156,6 +142,8 @@ static long bytes_for_rows(void) {
 
 EXPORT int32_t mmserve_panel_width(void) { return NR; }
 
+EXPORT int64_t mmserve_tile_rows(void) { return has_matrix_tiles() ? MANY_ROWS : 0; }
+
 /* Asks for large pages, of which fewer are looked up in a stream. Changes: how memory is kept. */
 EXPORT void mmserve_large_pages(void *address, int64_t num_bytes) {
 #if defined(__linux__)
@@ -178,8 +166,12 @@ static void cut(const struct product *product, long rows, long panels, int size,
 }
 
 void multiply(const Member *me, const float *x, float *y, long rows, const struct product *product) {
+    if (rows >= MANY_ROWS && has_matrix_tiles()) {
+        multiply_by_tiles(me, x, y, rows, product, finish_piece);
+        return;
+    }
     long panels = ceil_of(product->num_outputs, NR), parts, pieces;
-    struct call call = {product, x, y, ceil_of(product->num_inputs, BLOCK)};
+    struct call call = {product, x, y};
     cut(product, rows, panels, me->size, &parts, &pieces);
     for (long number; (number = next_piece(me, parts * pieces)) >= 0;) {
         long part = number / pieces, piece = number % pieces;
@@ -195,15 +187,20 @@ typedef struct {
     float *y;
     long rows;
     const struct product *product;
+    int has_failed;
 } Call;
 
 static void multiply_work(const Member *me, void *what) {
-    const Call *call = what;
+    Call *call = what;
     multiply(me, call->x, call->y, call->rows, call->product);
+    meet(me);
+    if (me->number == 0) call->has_failed = atomic_exchange(&me->team->failed, 0);
 }
 
-EXPORT void mmserve_product(const float *x, float *y, int64_t rows, const struct product *product,
+/* As `multiply`; 0 if all went well, else there is no memory. */
+EXPORT int mmserve_product(const float *x, float *y, int64_t rows, const struct product *product,
                             int32_t threads) {
-    Call call = {x, y, rows, product};
+    Call call = {x, y, rows, product, 0};
     together(threads, multiply_work, &call);
+    return call.has_failed;
 }

@@ -3,7 +3,9 @@
 #include "team.h"
 
 #include <omp.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdlib.h>
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -25,6 +27,24 @@ void together(int threads, Work *work, void *what) {
         Member me = {shared, omp_get_thread_num(), omp_get_num_threads()};
         work(&me, what);
     }
+}
+
+static pthread_key_t memory_key;
+static pthread_once_t memory_once = PTHREAD_ONCE_INIT;
+static _Thread_local char *memory;
+static _Thread_local size_t memory_bytes;
+
+static void make_memory_key(void) { pthread_key_create(&memory_key, free); }
+
+char *own_memory(size_t num_bytes) {
+    if (memory_bytes < num_bytes) {
+        pthread_once(&memory_once, make_memory_key);
+        free(memory);
+        memory = aligned_alloc(64, (num_bytes + 4095) / 4096 * 4096);
+        memory_bytes = memory ? num_bytes : 0;
+        pthread_setspecific(memory_key, memory);
+    }
+    return memory;
 }
 
 void sleep_through(Team *team, int round) {

@@ -38,6 +38,10 @@ typedef struct {
 typedef void Work(const Member *me, void *what);
 void together(int threads, Work *work, void *what);
 
+/* The calling thread's own memory, kept from call to call, or NULL: at least so many bytes in whole
+   cache lines, of no particular values. */
+char *own_memory(size_t num_bytes);
+
 /* Sleeps until the round is over; wakes those who sleep. */
 void sleep_through(Team *team, int round);
 void wake_all(Team *team);
