@@ -1,19 +1,11 @@
-"""Matrix products with weights of 8 or 4 bits: a scale for every 32 values of a row.
+"""Matrix products with weights of 8 or 4 bits where no kernels of our own compute them.
 
     weight row   | 32 values | 32 values | ...      code * scale, one scale a block
     input row    taken as it is (CUDA), or in blocks of 8 bits for the product alone (CPU)
 
-On a CPU the product is onnxruntime's MatMulNBits, on a GPU torchao's. `benchmarks.few_bits`,
-one thread of AVX2, [576 x 1536], milliseconds for 1, 8, 32 and 128 rows:
-
-    Linear, float32           0.063  0.146  0.52  2.09
-    here, 8 bits              0.036  0.122  0.42  1.66    relative error 0.007
-    here, 4 bits              0.036  0.136  0.49  1.93    relative error 0.097
-    torch, dynamic int8       0.043  0.102  0.33  0.73    not usable, see below
-
-torch's dynamic int8 product is faster for many rows, but scales all rows of a call by one
-number, so that an answer would depend on its neighbours. Here a row's result is the same to the
-bit alone and among others.
+On a CPU the product is onnxruntime's MatMulNBits, on a GPU torchao's; `kernels/native` has its
+own. A row's result is the same to the bit alone and among others, unlike that of torch's dynamic
+int8 product, which scales all rows of a call by one number (docs/decisions/0033).
 """
 
 from __future__ import annotations
