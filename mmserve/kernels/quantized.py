@@ -4,8 +4,8 @@
     input row    taken as it is (CUDA), or in blocks of 8 bits for the product alone (CPU)
 
 On a CPU the product is onnxruntime's MatMulNBits, on a GPU torchao's; `kernels/native` has its
-own. A row's result is the same to the bit alone and among others, unlike that of torch's dynamic
-int8 product, which scales all rows of a call by one number (docs/decisions/0033).
+own. A row's result is the same to the bit alone and among others; that of torch's dynamic int8
+product is not, which scales all rows of a call by one number (docs/decisions/0033).
 """
 
 from __future__ import annotations
