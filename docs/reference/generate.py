@@ -14,7 +14,7 @@ from mmserve.core import (
     SchedConfig,
     ServerConfig,
 )
-from mmserve.server.metrics_help import HELP
+from mmserve.server.watch.metrics_help import HELP
 
 HERE = Path(__file__).parent
 SETTINGS = (EngineConfig, SchedConfig, MediaConfig, ServerConfig)

@@ -10,19 +10,21 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from mmserve.core import Aborted, Client, MmserveError, ServerConfig
-from mmserve.server import about, files, upkeep
 from mmserve.server.answer import now_s
 from mmserve.server.calls import Calls
-from mmserve.server.chat import chat_completions
-from mmserve.server.completions import completions
-from mmserve.server.drawings import show_constrained, show_radix, show_sched, show_vision
+from mmserve.server.counts import Counts
 from mmserve.server.errors import error_object, error_response
 from mmserve.server.file_store import FileStore
 from mmserve.server.guard import Guard
-from mmserve.server.metrics import Counts
-from mmserve.server.native import generate
-from mmserve.server.prepare import prepare
+from mmserve.server.native import upkeep
+from mmserve.server.native.generate import generate
+from mmserve.server.native.prepare import prepare
+from mmserve.server.openai import files
+from mmserve.server.openai.chat import chat_completions
+from mmserve.server.openai.completions import completions
 from mmserve.server.service import Service
+from mmserve.server.watch import about
+from mmserve.server.watch.drawings import show_constrained, show_radix, show_sched, show_vision
 
 __all__ = ["create_app"]
 

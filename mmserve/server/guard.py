@@ -10,8 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mmserve.core import ServerConfig
 from mmserve.server.clients import key_of, may_enter
+from mmserve.server.counts import Counts
 from mmserve.server.errors import error_response, key_missing
-from mmserve.server.metrics import Counts
 
 __all__ = ["OPEN_PATHS", "Guard"]
 

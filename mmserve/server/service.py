@@ -13,11 +13,11 @@ from mmserve.core import BadRequest, BytesSource, Client, ModelInfo, NotFound, S
 from mmserve.server.body import read_bytes, read_json
 from mmserve.server.calls import Calls
 from mmserve.server.clients import Caller, caller_of, key_of
+from mmserve.server.counts import Counts
 from mmserve.server.fields import Body, shown, text
 from mmserve.server.file_store import FileStore
 from mmserve.server.forms import FormField, parse_form
 from mmserve.server.media import FindFile
-from mmserve.server.metrics import Counts
 
 __all__ = ["ID_HEADER", "Service", "check_model", "shown_id"]
 

@@ -17,7 +17,7 @@ from mmserve.engine import Engine
 from mmserve.engine.counters import sched_counters, shown_client
 from mmserve.sched import SchedReport, Waits
 from mmserve.server import RunningServer
-from mmserve.server.metrics_help import HELP
+from mmserve.server.watch.metrics_help import HELP
 
 STORY = "Once upon a time there was a radix tree. "
 

@@ -13,9 +13,9 @@ from fastapi.responses import JSONResponse
 from starlette.responses import PlainTextResponse, Response
 
 from mmserve.core import BadRequest
-from mmserve.server.chat_request import chat_call
 from mmserve.server.events import unless_gone
 from mmserve.server.fields import Body, anything, boolean, integers, list_of, shown, text
+from mmserve.server.openai.chat_request import chat_call
 from mmserve.server.service import Service, check_model
 
 __all__ = ["abort_request", "concatenate", "detokenize", "flush_cache", "tokenize"]

@@ -17,15 +17,15 @@ from typing import Any, Literal
 
 from mmserve.core import BadRequest, Constraint, ConstraintRefused
 from mmserve.server.fields import Body, anything, boolean, list_of, text, word, wrong
-from mmserve.server.sampling import AskedForm
-from mmserve.server.tools_auto import FreeReader
-from mmserve.server.tools_calls import (
+from mmserve.server.openai.tools_auto import FreeReader
+from mmserve.server.openai.tools_calls import (
     AnswerReader,
     CallReader,
     NamedReader,
     TextReader,
 )
-from mmserve.server.tools_schema import call_schema, rooted
+from mmserve.server.openai.tools_schema import call_schema, rooted
+from mmserve.server.sampling import AskedForm
 
 __all__ = ["NO_TOOLS", "Tool", "Tools", "check_depth", "take_tools", "tool_name"]
 

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from mmserve.core import BadRequest, ModelInfo, Request, SamplingParams
 from mmserve.server.clients import Caller, client_of
-from mmserve.server.envelope import short_text
 from mmserve.server.fields import (
     Body,
     Check,
@@ -21,7 +20,8 @@ from mmserve.server.fields import (
     wrong,
 )
 from mmserve.server.media import FindFile, MediaDefaults, no_file
-from mmserve.server.native_prompts import NativePrompts, media_kinds, take_prompts
+from mmserve.server.native.prompts import NativePrompts, media_kinds, take_prompts
+from mmserve.server.openai.envelope import short_text
 from mmserve.server.sampling import (
     NATIVE_NAMES,
     build_sampling,

@@ -14,10 +14,11 @@ from mmserve.core import (
     Turn,
 )
 from mmserve.server.clients import Caller
-from mmserve.server.envelope import Envelope, take_envelope
 from mmserve.server.fields import Body, boolean, integer
 from mmserve.server.media import FindFile, MediaDefaults, no_file
-from mmserve.server.messages import turns_of
+from mmserve.server.openai.envelope import Envelope, take_envelope
+from mmserve.server.openai.messages import turns_of
+from mmserve.server.openai.tools import Tools, take_tools
 from mmserve.server.sampling import (
     OPENAI_NAMES,
     AskedForm,
@@ -26,7 +27,6 @@ from mmserve.server.sampling import (
     take_sampling,
 )
 from mmserve.server.service import check_model
-from mmserve.server.tools import Tools, take_tools
 
 __all__ = ["ChatCall", "chat_call", "take_max_tokens"]
 

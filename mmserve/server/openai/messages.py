@@ -21,7 +21,7 @@ from mmserve.core import (
 )
 from mmserve.server.fields import Body, anything, integer, list_of, text, word, wrong
 from mmserve.server.media import MediaDefaults, address, clip_item, picture_item
-from mmserve.server.tools import check_depth, tool_name
+from mmserve.server.openai.tools import check_depth, tool_name
 
 __all__ = ["turns_of"]
 

@@ -17,8 +17,8 @@ from mmserve.server.answer import ask
 from mmserve.server.calls import OpenCall
 from mmserve.server.drafts import Draft, extras_object
 from mmserve.server.events import DONE, event
-from mmserve.server.native_choices import score_choices
-from mmserve.server.native_request import NativeCall, Scores, native_call
+from mmserve.server.native.choices import score_choices
+from mmserve.server.native.request import NativeCall, Scores, native_call
 from mmserve.server.service import ID_HEADER, Service, shown_id
 from mmserve.server.values import finite, piece_text
 

@@ -15,7 +15,7 @@ from mmserve.server.answer import collect
 from mmserve.server.calls import OpenCall
 from mmserve.server.drafts import Draft
 from mmserve.server.events import unless_gone
-from mmserve.server.native_request import NativeCall
+from mmserve.server.native.request import NativeCall
 from mmserve.server.values import finite
 
 __all__ = ["ChoiceScores", "score_choices"]

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from mmserve.core import ConstraintRefused, Output, RawPart, TokenLogprob
 from mmserve.server.answer import ask, now_s
 from mmserve.server.calls import OpenCall
-from mmserve.server.completions_request import CompletionsCall, completions_call
 from mmserve.server.drafts import Draft, extras_object, usage_object
 from mmserve.server.events import DONE, event
+from mmserve.server.openai.completions_request import CompletionsCall, completions_call
 from mmserve.server.service import Service, shown_id
 from mmserve.server.values import finite, piece_text
 

@@ -26,8 +26,8 @@ from mmserve.server.calls import OpenCall
 from mmserve.server.errors import not_ready
 from mmserve.server.events import unless_gone
 from mmserve.server.fields import shown
-from mmserve.server.metrics import metrics_text
 from mmserve.server.service import Service
+from mmserve.server.watch.metrics import metrics_text
 
 __all__ = [
     "health",

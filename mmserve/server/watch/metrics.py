@@ -8,27 +8,12 @@ from collections.abc import Iterator, Mapping
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from mmserve.core import parse_series, series_key
-from mmserve.server.metrics_help import help_of
+from mmserve.core import parse_series
+from mmserve.server.watch.metrics_help import help_of
 
-__all__ = ["Counts", "metrics_text"]
+__all__ = ["metrics_text"]
 
 _PREFIX = "mmserve_"
-
-
-class Counts:
-    """What the server itself counts, by series. Mutable; touched by the event loop only."""
-
-    def __init__(self) -> None:
-        self._series: defaultdict[str, float] = defaultdict(float)
-
-    def add(self, name: str, **labels: str) -> None:
-        """Count one event. Changes: its series."""
-        self._series[series_key(name, **labels)] += 1
-
-    def series(self) -> dict[str, float]:
-        """All series, in the form of `Client.counters`. Pure."""
-        return dict(self._series)
 
 
 class _Collector:
