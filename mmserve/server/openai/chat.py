@@ -17,9 +17,9 @@ from mmserve.server.calls import OpenCall
 from mmserve.server.drafts import Draft, extras_object, usage_object
 from mmserve.server.events import DONE, event
 from mmserve.server.openai.chat_request import ChatCall, chat_call
+from mmserve.server.openai.logprobs import token_entries
 from mmserve.server.openai.tools_calls import AnswerReader, message_of
 from mmserve.server.service import Service, shown_id
-from mmserve.server.values import finite, piece_text
 
 __all__ = ["chat_completions"]
 
@@ -184,16 +184,4 @@ def _logprobs(
 ) -> dict[str, Any] | None:
     if not form.call.request.sampling.return_logprobs:
         return None
-    content = [
-        {
-            **_token(entry.piece, entry.logprob),
-            "top_logprobs": [_token(piece, logprob) for _, logprob, piece in entry.top],
-            **({"forced": True} if entry.is_forced else {}),
-        }
-        for entry in entries
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _token(piece: bytes, logprob: float | None) -> dict[str, Any]:
-    return {"token": piece_text(piece), "logprob": finite(logprob), "bytes": list(piece)}
+    return {"content": token_entries(entries), "refusal": None}

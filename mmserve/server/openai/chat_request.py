@@ -28,9 +28,9 @@ from mmserve.server.sampling import (
 )
 from mmserve.server.service import check_model
 
-__all__ = ["ChatCall", "chat_call", "take_max_tokens"]
+__all__ = ["TOP_LOGPROBS", "ChatCall", "chat_call", "take_max_tokens"]
 
-_TOP_LOGPROBS = integer(0, 64)
+TOP_LOGPROBS = integer(0, 64)
 _MAX_TOKENS = integer(0, 2**31)
 
 
@@ -94,7 +94,7 @@ def _chat_sampling(
 ) -> SamplingParams:
     max_tokens = take_max_tokens(body, None)
     has_logprobs = body.take("logprobs", boolean, default=False)
-    top_logprobs = body.take("top_logprobs", _TOP_LOGPROBS, 0)
+    top_logprobs = body.take("top_logprobs", TOP_LOGPROBS, 0)
     if top_logprobs and not has_logprobs:
         message = "top_logprobs is given without logprobs: true"
         raise BadRequest(message, field="top_logprobs", reason="conflict")

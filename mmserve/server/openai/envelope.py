@@ -8,7 +8,7 @@ from mmserve.core import BadRequest
 from mmserve.server.clients import Caller, client_of
 from mmserve.server.fields import Body, boolean, integer, text
 
-__all__ = ["Envelope", "short_text", "take_envelope"]
+__all__ = ["Envelope", "short_text", "take_envelope", "take_handling"]
 
 _PRIORITY = integer(-(2**31), 2**31)
 _MAX_NAME = 256
@@ -40,14 +40,26 @@ def take_envelope(body: Body, caller: Caller) -> Envelope:
         raise BadRequest(message, field="stream_options", reason="conflict")
     body.neutral("store", allowed=(False,))
     body.take("metadata", Body, None)
-    body.neutral("service_tier", allowed=("auto", "default"))
     body.neutral("prompt_cache_key")
     body.neutral("safety_identifier")
     user = body.take("user", short_text, "")
+    return take_handling(
+        body, caller, user=user, is_stream=is_stream, include_usage=bool(options)
+    )
+
+
+def take_handling(
+    body: Body, caller: Caller, *, user: str, is_stream: bool, include_usage: bool = False
+) -> Envelope:
+    """The fields that no surface has otherwise, beside what its own say of these three.
+
+    Changes: the fields count as known.
+    """
+    body.neutral("service_tier", allowed=("auto", "default"))
     cache_salt = body.take("cache_salt", short_text, "")
     return Envelope(
         is_stream=is_stream,
-        include_usage=bool(options),
+        include_usage=include_usage,
         return_timing=body.take("return_timing", boolean, default=False),
         return_token_ids=body.take("return_token_ids", boolean, default=False),
         client=client_of(caller, user=user, cache_salt=cache_salt),

@@ -6,7 +6,7 @@ Calls of tools stand in the assistant's turn, and each tool's turn names the cal
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mmserve.core import (
     BadRequest,
@@ -23,9 +23,12 @@ from mmserve.server.fields import Body, anything, integer, list_of, text, word, 
 from mmserve.server.media import MediaDefaults, address, clip_item, picture_item
 from mmserve.server.openai.tools import check_depth, tool_name
 
-__all__ = ["turns_of"]
+__all__ = ["READERS", "ContentPart", "PartReader", "call_arguments", "parts_of", "turns_of"]
 
 ContentPart = TextPart | RawPart | ImagePart | VideoPart
+PartReader = Callable[[Body, MediaDefaults], ContentPart]
+"""Reads a part whose type is known; what it takes from the body counts as known."""
+
 _ROLES = {
     "system": "system",
     "developer": "system",
@@ -51,7 +54,7 @@ def turns_of(value: object, name: str, defaults: MediaDefaults) -> tuple[Turn, .
 def _turn(value: object, name: str, defaults: MediaDefaults) -> Turn:
     body = Body(value, name)
     role = body.need("role", word(*_ROLES))
-    parts = body.take("content", lambda item, where: _content(item, where, defaults), ())
+    parts = body.take("content", lambda item, where: parts_of(item, where, defaults), ())
     calls: tuple[ToolCall, ...] = ()
     if role == "assistant":
         for field in ("refusal", "audio", "annotations", "reasoning_content"):
@@ -77,15 +80,15 @@ def _tool_call(value: object, name: str) -> ToolCall:
     body.take("index", integer(0, 2**31), None)  # streams number their calls
     function = Body(body.need("function", anything), body.name("function"))
     called = function.need("name", tool_name)
-    arguments = function.take("arguments", _arguments, "{}")
+    arguments = function.take("arguments", call_arguments, "{}")
     function.take("parsed_arguments", anything, None)
     function.finish()
     body.finish()
     return ToolCall(call_id, called, arguments)
 
 
-def _arguments(value: object, name: str) -> str:
-    """A JSON object as text; nothing at all is an empty one."""
+def call_arguments(value: object, name: str) -> str:
+    """A JSON object as text; nothing at all is an empty one. Pure."""
     words = text(value, name)
     try:
         found = json.loads(words or "{}")
@@ -108,23 +111,32 @@ def _check_results(turns: tuple[Turn, ...], name: str) -> None:
         known.update(call.call_id for call in turn.tool_calls)
 
 
-def _content(value: object, name: str, defaults: MediaDefaults) -> tuple[ContentPart, ...]:
+def parts_of(
+    value: object,
+    name: str,
+    defaults: MediaDefaults,
+    readers: Mapping[str, PartReader] | None = None,
+) -> tuple[ContentPart, ...]:
+    """The parts of a content, given as text or as a list, each read by its type. Pure."""
     if isinstance(value, str):
         return (TextPart(value),) if value else ()
     if not isinstance(value, list):
         raise wrong(name, value, "a string or a list of parts")
-    return list_of(lambda item, where: _part(item, where, defaults))(value, name)
+    known = readers or READERS
+    return list_of(lambda item, where: _part(item, where, defaults, known))(value, name)
 
 
-def _part(value: object, name: str, defaults: MediaDefaults) -> ContentPart:
+def _part(
+    value: object, name: str, defaults: MediaDefaults, readers: Mapping[str, PartReader]
+) -> ContentPart:
     body = Body(value, name)
     kind = body.need("type", text)
-    reader = _READERS.get(kind)
+    reader = readers.get(kind)
     if reader is None:
         field = body.name("type")
         message = f"{field} names no kind of part that is served"
         raise BadRequest(
-            message, field=field, reason="value", hint=f"allowed is {', '.join(_READERS)}"
+            message, field=field, reason="value", hint=f"allowed is {', '.join(readers)}"
         )
     part = reader(body, defaults)
     body.finish()
@@ -138,6 +150,20 @@ def _text_part(body: Body, _defaults: MediaDefaults) -> ContentPart:
 def _picture_part(body: Body, defaults: MediaDefaults) -> ContentPart:
     bounds = _detail(body).over(defaults)
     return body.need("image_url", lambda item, name: _picture(item, name, bounds))
+
+
+def _input_picture_part(body: Body, defaults: MediaDefaults) -> ContentPart:
+    """A picture by its address, or by the id of an uploaded file."""
+    if not body.has("file_id"):
+        body.neutral("file_id")
+        return _picture_part(body, defaults)
+    if body.has("image_url"):
+        name = body.name("file_id")
+        message = f"{name} and image_url are given, a part is one picture"
+        raise BadRequest(message, field=name, reason="conflict")
+    body.neutral("image_url")
+    bounds = _detail(body).over(defaults)
+    return body.need("file_id", lambda v, name: bounds.picture(bounds.find(text(v, name), name)))
 
 
 def _picture(value: object, name: str, defaults: MediaDefaults) -> ContentPart:
@@ -178,15 +204,16 @@ def _anthropic_picture(body: Body, defaults: MediaDefaults) -> ContentPart:
 
 def _detail(body: Body) -> MediaDefaults:
     """`detail: low` bounds a picture to 512 x 512 pixels; the other words change nothing."""
-    is_low = body.take("detail", word("auto", "low", "high"), "auto") == "low"
+    is_low = body.take("detail", word("auto", "low", "high", "original"), "auto") == "low"
     return MediaDefaults(max_pixels=_LOW_DETAIL_PIXELS if is_low else None)
 
 
-_READERS: dict[str, Callable[[Body, MediaDefaults], ContentPart]] = {
+READERS: Mapping[str, PartReader] = {
     "text": _text_part,
     "input_text": _text_part,
     "image_url": _picture_part,
-    "input_image": _picture_part,
+    "input_image": _input_picture_part,
     "image": _anthropic_picture,
     "video_url": _clip_part,
 }
+"""By the type of the part."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmserve.core import BadRequest, Constraint, ConstraintRefused
-from mmserve.server.fields import Body, anything, boolean, list_of, text, word, wrong
+from mmserve.server.fields import Body, Check, anything, boolean, list_of, text, word, wrong
 from mmserve.server.openai.tools_auto import FreeReader
 from mmserve.server.openai.tools_calls import (
     AnswerReader,
@@ -27,7 +27,20 @@ from mmserve.server.openai.tools_calls import (
 from mmserve.server.openai.tools_schema import call_schema, rooted
 from mmserve.server.sampling import AskedForm
 
-__all__ = ["NO_TOOLS", "Tool", "Tools", "check_depth", "take_tools", "tool_name"]
+__all__ = [
+    "NO_TOOLS",
+    "Choice",
+    "Spelling",
+    "Tool",
+    "Tools",
+    "check_depth",
+    "choice_word",
+    "function_tool",
+    "take_tools",
+    "tool_name",
+]
+
+Mode = Literal["none", "auto", "required", "named"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MAX_TOOLS = 128
@@ -71,7 +84,7 @@ class Tools:
     """
 
     tools: tuple[Tool, ...] = ()
-    choice: Literal["none", "auto", "required", "named"] = "none"
+    choice: Mode = "none"
     definitions: tuple[str, ...] = ()
     is_parallel: bool = True
 
@@ -147,34 +160,50 @@ def _constraint(schema: object) -> Constraint:
     return Constraint("json_schema", json.dumps(schema, ensure_ascii=False))
 
 
-def take_tools(body: Body) -> Tools:
-    """What the body says of tools; raises BadRequest.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who decides about calls, and the names of the tools that it is about: all, if none."""
+
+    mode: Mode
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How a surface writes a tool and a choice, and in which field a choice has its name."""
+
+    tool: Check[Tool]
+    choice: Check[Choice]
+    named: str
+
+
+def take_tools(body: Body, spelling: Spelling | None = None) -> Tools:
+    """What the body says of tools, spelled as in chat if not otherwise; raises BadRequest.
 
     Changes: the fields count as known.
     """
     for field, (newer, allowed) in _OLDER.items():
         body.take(field, _older(newer, allowed), None)
-    tools = body.take("tools", list_of(_tool, most=_MAX_TOOLS), ())
-    choice = body.take("tool_choice", _choice, "auto" if tools else "none")
+    spelling = spelling or _CHAT
+    tools = body.take("tools", list_of(spelling.tool, most=_MAX_TOOLS), ())
+    choice = body.take("tool_choice", spelling.choice, Choice("auto" if tools else "none"))
     is_parallel = body.take("parallel_tool_calls", boolean, default=True)
     _check_names(tools)
-    if not tools and choice in ("none", "auto"):
-        return NO_TOOLS
-    if not tools:
+    if not tools and choice.mode in ("required", "named"):
         name = body.name("tool_choice")
         message = f"{name} asks for a call, and there are no tools"
         raise BadRequest(message, field=name, reason="conflict", hint="send tools, too")
-    if choice == "none":
+    known = {tool.name for tool in tools}
+    for called in choice.names:
+        if called not in known:
+            name = body.name(spelling.named)
+            message = f"{name} is {called}, which is none of the tools"
+            raise BadRequest(message, field=name, reason="unknown")
+    if not tools or choice.mode == "none":
         return NO_TOOLS
     definitions = tuple(tool.definition() for tool in tools)
-    if choice == "auto" or choice == "required":
-        return Tools(tools, choice, definitions, is_parallel)
-    named = tuple(tool for tool in tools if tool.name == choice[1])
-    if not named:
-        name = body.name("tool_choice.function.name")
-        message = f"{name} is {choice[1]}, which is none of the tools"
-        raise BadRequest(message, field=name, reason="unknown")
-    return Tools(named, "named", definitions, is_parallel)
+    chosen = tuple(tool for tool in tools if tool.name in (choice.names or known))
+    return Tools(chosen, choice.mode, definitions, is_parallel)
 
 
 def tool_name(value: object, name: str) -> str:
@@ -212,16 +241,21 @@ def _tool(value: object, name: str) -> Tool:
     body = Body(value, name)
     body.need("type", word("function"))
     function = Body(body.need("function", anything), body.name("function"))
-    tool = Tool(
-        name=function.need("name", tool_name),
-        description=function.take("description", text, ""),
-        parameters=function.take("parameters", _parameters, _NO_PARAMETERS),
-        field=body.name("function"),
-    )
-    function.take("strict", boolean, None)
+    tool = function_tool(function, body.name("function"))
     function.finish()
     body.finish()
     return tool
+
+
+def function_tool(function: Body, field: str) -> Tool:
+    """The tool that an object called `field` describes. Changes: its fields count as known."""
+    function.take("strict", boolean, None)
+    return Tool(
+        name=function.need("name", tool_name),
+        description=function.take("description", text, ""),
+        parameters=function.take("parameters", _parameters, _NO_PARAMETERS),
+        field=field,
+    )
 
 
 def _parameters(value: object, name: str) -> Mapping[str, Any]:
@@ -235,20 +269,29 @@ def _parameters(value: object, name: str) -> Mapping[str, Any]:
     return {"type": "object", **value}
 
 
-def _choice(
-    value: object, name: str
-) -> Literal["none", "auto", "required"] | tuple[Literal["function"], str]:
+def choice_word(value: object, name: str) -> Choice | None:
+    """The choice that is one word; none, if it is an object. Pure."""
     if isinstance(value, str):
-        return word(*_WORDS)(value, name)  # type: ignore[return-value]  # one of the words
+        return Choice(word(*_WORDS)(value, name))  # type: ignore[arg-type]  # one of the words
     if not isinstance(value, dict):
         raise wrong(name, value, f"{', '.join(_WORDS)} or an object that names a function")
+    return None
+
+
+def _choice(value: object, name: str) -> Choice:
+    chosen = choice_word(value, name)
+    if chosen is not None:
+        return chosen
     body = Body(value, name)
     body.need("type", word("function"))
     function = Body(body.need("function", anything), body.name("function"))
     found = function.need("name", tool_name)
     function.finish()
     body.finish()
-    return "function", found
+    return Choice("named", (found,))
+
+
+_CHAT = Spelling(_tool, _choice, "tool_choice.function.name")
 
 
 def _check_names(tools: tuple[Tool, ...]) -> None:
