@@ -345,6 +345,16 @@ class ServerConfig:
         high=315_360_000,
         is_above=True,
     )
+    max_response_store_bytes: int = _setting(
+        64 * _MIB, "bytes of stored responses kept; the least recently used leave first"
+    )
+    response_expiry_s: float = _setting(
+        86_400.0,
+        "seconds that a stored response is kept after its last use",
+        low=0,
+        high=315_360_000,
+        is_above=True,
+    )
 
     def __post_init__(self) -> None:
         """Raise BadRequest for keys that would let everybody pass or tell nobody apart."""

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from mmserve.core import Aborted, Client, MmserveError, ServerConfig
 from mmserve.server.answer import now_s
 from mmserve.server.calls import Calls
+from mmserve.server.conversation_store import ConversationStore
 from mmserve.server.counts import Counts
 from mmserve.server.errors import error_object, error_response
 from mmserve.server.file_store import FileStore
@@ -19,7 +20,7 @@ from mmserve.server.guard import Guard
 from mmserve.server.native import upkeep
 from mmserve.server.native.generate import generate
 from mmserve.server.native.prepare import prepare
-from mmserve.server.openai import files
+from mmserve.server.openai import files, responses, responses_stored
 from mmserve.server.openai.chat import chat_completions
 from mmserve.server.openai.completions import completions
 from mmserve.server.service import Service
@@ -33,6 +34,10 @@ Handler = Callable[[Service, HttpRequest], Awaitable[Response]]
 _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("/v1/chat/completions", ("POST",), chat_completions),
     ("/v1/completions", ("POST",), completions),
+    ("/v1/responses", ("POST",), responses.create),
+    ("/v1/responses/{id}", ("GET",), responses_stored.tell),
+    ("/v1/responses/{id}", ("DELETE",), responses_stored.delete),
+    ("/v1/responses/{id}/input_items", ("GET",), responses_stored.input_items),
     ("/v1/models", ("GET",), about.models),
     ("/v1/models/{name:path}", ("GET",), about.model),
     ("/v1/files", ("GET",), files.list_files),
@@ -68,9 +73,11 @@ def create_app(client: Client, config: ServerConfig) -> FastAPI:
     """The HTTP surfaces of `client`; the app neither starts nor closes it. Pure."""
     counts = Counts()
     store = FileStore(config.max_file_store_bytes, config.file_expiry_s)
-    service = Service(client, config, Calls(client), counts, now_s(), store)
+    talks = ConversationStore(config.max_response_store_bytes, config.response_expiry_s)
+    service = Service(client, config, Calls(client), counts, now_s(), store, talks)
     app = FastAPI(title="mmserve", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.calls, app.state.files = service.calls, store
+    app.state.conversations = talks
     for path, methods, handler in _ROUTES:
         for method in methods:
             _add(app, path, method, handler, service)

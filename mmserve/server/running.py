@@ -14,6 +14,7 @@ import uvicorn
 from mmserve.core import Broken, Client, ServerConfig
 from mmserve.server.app import create_app
 from mmserve.server.calls import Calls
+from mmserve.server.conversation_store import ConversationStore
 from mmserve.server.errors import shutting_down
 from mmserve.server.file_store import FileStore
 
@@ -84,14 +85,20 @@ class RunningServer:
 class _Server(uvicorn.Server):
     """uvicorn's server, which tells those it still answers why it leaves them."""
 
-    def __init__(self, settings: uvicorn.Config, calls: Calls, files: FileStore) -> None:
+    def __init__(
+        self,
+        settings: uvicorn.Config,
+        calls: Calls,
+        stores: tuple[FileStore, ConversationStore],
+    ) -> None:
         super().__init__(settings)
         self._calls = calls
-        self._files = files
+        self._stores = stores
 
     async def on_tick(self, counter: int) -> bool:
-        """What uvicorn does ten times a second. Changes: files that have expired are gone."""
-        self._files.sweep()
+        """What uvicorn does ten times a second. Changes: what has expired is gone."""
+        for store in self._stores:
+            store.sweep()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -131,4 +138,5 @@ def _uvicorn(client: Client, config: ServerConfig) -> uvicorn.Server:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    return _Server(settings, app.state.calls, app.state.files)
+    stores = (app.state.files, app.state.conversations)
+    return _Server(settings, app.state.calls, stores)

@@ -13,6 +13,7 @@ from mmserve.core import BadRequest, BytesSource, Client, ModelInfo, NotFound, S
 from mmserve.server.body import read_bytes, read_json
 from mmserve.server.calls import Calls
 from mmserve.server.clients import Caller, caller_of, key_of
+from mmserve.server.conversation_store import ConversationStore
 from mmserve.server.counts import Counts
 from mmserve.server.fields import Body, shown, text
 from mmserve.server.file_store import FileStore
@@ -35,6 +36,7 @@ class Service:
     counts: Counts
     started_s: int
     files: FileStore
+    conversations: ConversationStore
 
     async def read_body(self, http: HttpRequest) -> Body:
         """The request's JSON object. Raises the 413 refusal or BadRequest."""
@@ -57,7 +59,8 @@ class Service:
 
     def series(self) -> dict[str, float]:
         """What the server itself counts, in the form of `Client.counters`. Pure."""
-        return self.counts.series() | self.files.counters()
+        kept = self.files.counters() | self.conversations.counters()
+        return self.counts.series() | kept
 
 
 def shown_id(http: HttpRequest, body_id: str | None, prefix: str = "") -> str:

@@ -12,7 +12,7 @@ __all__ = ["token_entries"]
 
 
 def token_entries(entries: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
-    """One object a token, with the likeliest tokens of its place; says which were forced. Pure."""
+    """An object for each token, with the likeliest of its place; forced ones say so. Pure."""
     return [
         {
             **_token(entry.piece, entry.logprob),

@@ -163,7 +163,9 @@ def _input_picture_part(body: Body, defaults: MediaDefaults) -> ContentPart:
         raise BadRequest(message, field=name, reason="conflict")
     body.neutral("image_url")
     bounds = _detail(body).over(defaults)
-    return body.need("file_id", lambda v, name: bounds.picture(bounds.find(text(v, name), name)))
+    return body.need(
+        "file_id", lambda v, name: bounds.picture(bounds.find(text(v, name), name))
+    )
 
 
 def _picture(value: object, name: str, defaults: MediaDefaults) -> ContentPart:

@@ -75,6 +75,10 @@ HELP: Mapping[str, str] = {
     "file_uploads_total": "Files uploaded.",
     "file_evictions_total": "Uploaded files that left to make room for others.",
     "file_expirations_total": "Uploaded files that have expired.",
+    "responses": "Stored responses that can be named by id now.",
+    "response_bytes": "Bytes of stored responses; what several continue counts once.",
+    "response_evictions_total": "Stored responses that left to make room for others.",
+    "response_expirations_total": "Stored responses that have expired.",
     "http_requests_total": "HTTP responses by route and status.",
     "request_errors_total": "HTTP requests that ended with an error before any news, by code.",
 }
