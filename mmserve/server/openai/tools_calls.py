@@ -137,6 +137,8 @@ class _ObjectText:
 
     def take(self, piece: str) -> str:
         """The part of more text that belongs to the object. Changes: the state."""
+        if self._depth == 0 and not self.is_complete:
+            piece = piece.lstrip()
         for place, character in enumerate(piece):
             if self.is_complete:
                 return piece[:place]
