@@ -18,7 +18,7 @@ from mmserve.core import (
 from mmserve.server.clients import Caller
 from mmserve.server.conversation_store import Conversation
 from mmserve.server.fields import Body, anything, boolean, list_of, text, word, wrong
-from mmserve.server.media import MediaDefaults, no_file
+from mmserve.server.media import FindFile, MediaDefaults, no_file
 from mmserve.server.openai.chat_request import TOP_LOGPROBS, ChatCall
 from mmserve.server.openai.envelope import Envelope, short_text, take_handling
 from mmserve.server.openai.responses_items import check_results, items_of, turns_of_items
@@ -68,7 +68,7 @@ class Sender:
 
     caller: Caller
     recall: Recall
-    find: Callable[[str, str], Any] = no_file
+    find: FindFile = no_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.server.test_file_store import Clock
+from support.echo_client import EchoClient
 
-from mmserve.core import BytesSource, ImagePart, NotFound, TextPart, Turn
+from mmserve.core import BytesSource, ImagePart, NotFound, ServerConfig, TextPart, Turn
+from mmserve.server import RunningServer
 from mmserve.server.clients import Caller
 from mmserve.server.conversation_store import Conversation, ConversationStore, held_bytes
 
@@ -71,6 +74,28 @@ def test_a_response_expires_after_its_last_use() -> None:
         "response_evictions_total": 0,
         "response_expirations_total": 2,
     }
+
+
+def test_expired_responses_leave_without_being_asked_for() -> None:
+    """A server that nobody asks anything lets go of them too."""
+    clock = Clock()
+    swept = threading.Event()
+
+    class Store(ConversationStore):
+        def sweep(self) -> float:
+            now_s = super().sweep()
+            if self._num_expired:
+                swept.set()
+            return now_s
+
+    store = Store(ROOM, 100.0, clock)
+    add(store, "a", said("a"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mmserve.server.app.ConversationStore", lambda *_: store)
+        with RunningServer(EchoClient(), ServerConfig(port=0)):
+            clock.now_s = 2000
+            assert swept.wait(30)
+    assert store._entries == {}
 
 
 def test_the_least_recently_used_leave_first() -> None:

@@ -13,9 +13,10 @@ import openai
 import pytest
 from pydantic import BaseModel
 from support.checkpoints import tiny_llava
+from support.echo_client import EchoClient
 from support.oracle import data_uri
 
-from mmserve.core import EngineConfig, ServerConfig
+from mmserve.core import EngineConfig, RunnerFailed, ServerConfig
 from mmserve.engine import Engine
 from mmserve.server import RunningServer
 
@@ -145,12 +146,13 @@ def test_a_function_is_parsed(client: openai.OpenAI) -> None:
 
 
 def test_a_json_object_is_one(client: openai.OpenAI) -> None:
-    """As far as there is room for it."""
+    """Ended early by a bias, as the model alone would go on."""
+    ends = client.post("/tokenize", body={"prompt": '"}'}, cast_to=object)["tokens"]
     told = client.responses.create(
         **{**GREEDY, "max_output_tokens": 200},
         input="Weather?",
         text={"format": {"type": "json_object"}},
-        extra_body={"logit_bias": {str(ord("}")): 100}},
+        extra_body={"logit_bias": {str(token_id): 100 for token_id in ends}},
     )
     assert isinstance(json.loads(told.output_text), dict)
 
@@ -273,6 +275,22 @@ def test_refusals_are_the_clients_errors(client: openai.OpenAI) -> None:
         assert caught.value.code == "media_refused"
         with pytest.raises(openai.BadRequestError, match="tokens"):
             client.responses.create(**GREEDY, input="x" * 4000, stream=is_stream)
+
+
+def test_a_failure_in_a_stream_is_raised_by_the_client() -> None:
+    """After the text there was; the client's own error, with our words."""
+    failure = RunnerFailed("secret words", step=3)
+    echo = EchoClient(failures={"hello": (2, failure)})
+    deltas = []
+    with (
+        RunningServer(echo, ServerConfig(port=0)) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client,
+        pytest.raises(openai.APIError, match="the server failed") as caught,
+    ):
+        for event in client.responses.create(model="echo", input="hello", stream=True):
+            deltas += [event.delta] if event.type == "response.output_text.delta" else []
+    assert deltas == ["h", "e"]
+    assert caught.value.code == failure.code
 
 
 def test_many_at_once_through_the_async_client(url: str) -> None:
