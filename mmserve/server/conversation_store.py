@@ -29,6 +29,7 @@ __all__ = ["Conversation", "ConversationStore", "Item", "Kept", "held_bytes"]
 Item = Mapping[str, Any]
 """A message, call or result as the Responses API lists it."""
 
+_Owner = tuple[str, str]
 _MOST_RESPONSES = 100_000
 _MAX_NAME = 80
 
@@ -37,7 +38,8 @@ _MAX_NAME = 80
 class Conversation:
     """What was said from one request to its answer, behind what was said before.
 
-    `turns` are what the model is shown of `said` and `answered`, the answer's turn last;
+    `turns` are what the model is shown of `said` and `answered`, the answer's turn last; the
+    ids in `answered` are nobody else's;
     `num_bytes` is for these, `total_bytes` for everything before, too.
     """
 
@@ -80,7 +82,7 @@ class Kept:
 @dataclass(frozen=True, slots=True)
 class _Entry:
     kept: Kept
-    owner: tuple[str, str]
+    owner: _Owner
     num_bytes: int
     expires_s: float
 
@@ -102,6 +104,7 @@ class ConversationStore:
         self._clock = clock or (lambda: datetime.now(UTC).timestamp())
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._holders: dict[Conversation, int] = {}  # entries and later stretches of each
+        self._answered: dict[str, tuple[_Owner, Item]] = {}  # of all stretches, by item's id
         self._num_bytes = 0
         self._num_evicted = 0
         self._num_expired = 0
@@ -117,10 +120,10 @@ class ConversationStore:
         num_bytes = both - conversation.num_bytes
         if num_bytes + conversation.total_bytes > self.max_bytes:
             return False
-        kept, owner = Kept(body, conversation), (caller.owner, caller.key)
+        kept, owner = Kept(body, conversation), _owner(caller)
         self._entries[body["id"]] = _Entry(kept, owner, num_bytes, now_s + self.expiry_s)
         self._num_bytes += num_bytes
-        self._hold(conversation)
+        self._hold(conversation, owner)
         while self._num_bytes > self.max_bytes or len(self._entries) > _MOST_RESPONSES:
             self._drop(next(iter(self._entries)))
             self._num_evicted += 1
@@ -138,6 +141,21 @@ class ConversationStore:
         self._entries[response_id] = used
         self._entries.move_to_end(response_id)
         return entry.kept
+
+    def find_item(self, caller: Caller, item_id: str, name: str) -> Item:
+        """An item that this caller was answered with; `name` is the field that names it.
+
+        Changes: what has expired is gone. Raises NotFound.
+        """
+        self.sweep()
+        owner, item = self._answered.get(item_id, (None, {}))
+        if owner != _owner(caller):
+            message = f"there is no item {shown(item_id)}, or no more"
+            hint = "answers of kept responses can be named; send the item itself"
+            raise NotFound(
+                message, hint=hint, field=name, what="item", name=item_id[:_MAX_NAME]
+            )
+        return item
 
     def remove(self, caller: Caller, response_id: str) -> None:
         """Forget a response; later ones keep what they continue.
@@ -174,7 +192,7 @@ class ConversationStore:
 
     def _entry(self, caller: Caller, response_id: str, name: str | None) -> _Entry:
         entry = self._entries.get(response_id)
-        if entry is None or entry.owner != (caller.owner, caller.key):
+        if entry is None or entry.owner != _owner(caller):
             message = f"there is no response {shown(response_id)}, or no more"
             hint = (
                 f"with store: true one is kept for {self.expiry_s:g} s after its last use, as"
@@ -190,13 +208,14 @@ class ConversationStore:
         self._num_bytes -= entry.num_bytes
         self._let_go(entry.kept.conversation)
 
-    def _hold(self, stretch: Conversation | None) -> None:
+    def _hold(self, stretch: Conversation | None, owner: _Owner) -> None:
         while stretch is not None:
             num_holders = self._holders.get(stretch, 0)
             self._holders[stretch] = num_holders + 1
             if num_holders:
                 return  # it holds what is before it already
             self._num_bytes += stretch.num_bytes
+            self._answered |= {item["id"]: (owner, item) for item in stretch.answered}
             stretch = stretch.before
 
     def _let_go(self, stretch: Conversation | None) -> None:
@@ -206,7 +225,14 @@ class ConversationStore:
                 return
             del self._holders[stretch]
             self._num_bytes -= stretch.num_bytes
+            for item in stretch.answered:
+                del self._answered[item["id"]]
             stretch = stretch.before
+
+
+def _owner(caller: Caller) -> _Owner:
+    """Whose responses a caller sees; callers who sent no key of their own are one."""
+    return caller.owner, caller.key
 
 
 def held_bytes(*values: object) -> int:

@@ -74,6 +74,7 @@ async def create(service: Service, http: HttpRequest) -> Response:
     sender = Sender(
         caller,
         lambda response_id, name: store.find(caller, response_id, name).conversation,
+        lambda item_id, name: store.find_item(caller, item_id, name),
         service.file_finder(http),
     )
     model = service.client.model

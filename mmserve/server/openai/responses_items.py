@@ -29,6 +29,7 @@ from mmserve.server.openai.tools import tool_name
 
 __all__ = [
     "ReadItem",
+    "Refer",
     "call_item",
     "check_results",
     "items_of",
@@ -38,10 +39,13 @@ __all__ = [
     "turns_of_items",
 ]
 
+Refer = Callable[[str, str], Mapping[str, Any]]
+"""Takes an item's id and the field that names it; gives the item as listed, or NotFound."""
+
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_REFERENCE = "item_reference"
 _STATES = word("in_progress", "completed", "incomplete")
 _HINTS = {
-    "item_reference": "send the item itself, or name its response by previous_response_id",
     "input_file": "send pictures as input_image, clips as video_url, and text as input_text",
 }
 
@@ -54,13 +58,15 @@ class ReadItem:
     listed: Mapping[str, Any]
 
 
-def items_of(value: object, name: str, defaults: MediaDefaults) -> tuple[ReadItem, ...]:
+def items_of(
+    value: object, name: str, defaults: MediaDefaults, refer: Refer
+) -> tuple[ReadItem, ...]:
     """The items of an input; text is a message of the user. Raises BadRequest or NotFound."""
     if isinstance(value, str):
         return (_message(Body({"role": "user", "content": value}, name), defaults),)
     if not isinstance(value, list) or not value:
         raise wrong(name, value, "text, or a list of at least one item")
-    return list_of(lambda item, where: _item(item, where, defaults))(value, name)
+    return list_of(lambda item, where: _item(item, where, defaults, refer))(value, name)
 
 
 def turns_of_items(items: Iterable[ReadItem]) -> tuple[Turn, ...]:
@@ -121,12 +127,16 @@ def call_item(item_id: str, status: str, call: ToolCall) -> dict[str, Any]:
     }
 
 
-def _item(value: object, name: str, defaults: MediaDefaults) -> ReadItem:
+def _item(value: object, name: str, defaults: MediaDefaults, refer: Refer) -> ReadItem:
     body = Body(value, name)
     kind = body.take("type", text, "message")
+    if kind == _REFERENCE:
+        found = body.need("id", lambda item_id, where: refer(text(item_id, where), where))
+        body.finish()
+        return _item(dict(found), name, defaults, refer)
     reader = _ITEMS.get(kind)
     if reader is None:
-        _refuse_kind(body.name("type"), "item", kind, _ITEMS)
+        _refuse_kind(body.name("type"), "item", kind, (*_ITEMS, _REFERENCE))
     item = reader(body, defaults)
     body.finish()
     return item

@@ -21,7 +21,12 @@ from mmserve.server.fields import Body, anything, boolean, list_of, text, word, 
 from mmserve.server.media import FindFile, MediaDefaults, no_file
 from mmserve.server.openai.chat_request import TOP_LOGPROBS, ChatCall
 from mmserve.server.openai.envelope import Envelope, short_text, take_handling
-from mmserve.server.openai.responses_items import check_results, items_of, turns_of_items
+from mmserve.server.openai.responses_items import (
+    Refer,
+    check_results,
+    items_of,
+    turns_of_items,
+)
 from mmserve.server.openai.responses_tools import FLAT, listed_tools
 from mmserve.server.openai.tools import take_tools
 from mmserve.server.sampling import (
@@ -64,10 +69,11 @@ _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who asks, and what may be named: files, and earlier responses."""
+    """Who asks, and what may be named: earlier responses, items of these, and files."""
 
     caller: Caller
     recall: Recall
+    refer: Refer
     find: FindFile = no_file
 
 
@@ -188,7 +194,7 @@ def _recalled(recall: Recall) -> Callable[[object, str], Conversation]:
 
 def _take_input(body: Body, sender: Sender, before: Conversation | None) -> Conversation:
     media = MediaDefaults.take(body, sender.find)
-    items = body.need("input", lambda value, name: items_of(value, name, media))
+    items = body.need("input", lambda value, name: items_of(value, name, media, sender.refer))
     check_results(items, body.name("input"), () if before is None else _turns(before))
     listed = tuple(item.listed for item in items)
     return Conversation.new(before, turns_of_items(items), listed)
@@ -213,7 +219,7 @@ def _take_sampling(
         message = "top_logprobs is given, and log-probabilities are not asked for"
         hint = f'send include: ["{_LOGPROBS}"], too'
         raise BadRequest(message, field="top_logprobs", reason="conflict", hint=hint)
-    values = take_sampling(body, _NAMES) | {
+    values = {"max_new_tokens": None, **take_sampling(body, _NAMES)} | {
         "return_logprobs": has_logprobs,
         "top_logprobs": top_logprobs,
         "constraint": constraint,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
 from typing import Any
 
 import pytest
@@ -20,10 +21,13 @@ ANN, BOB = Caller(owner="ann"), Caller(owner="bob")
 ROOM = 200_000
 
 
+_numbers = count()
+
+
 def said(words: str, before: Conversation | None = None) -> Conversation:
-    """A stretch of one text."""
-    item = {"id": "msg_1", "content": words}
-    return Conversation.new(before, (Turn("user", (TextPart(words),)),), (item,))
+    """A stretch of one text and one answer."""
+    item, answer = {"id": "msg_1", "content": words}, {"id": f"msg_a{next(_numbers)}"}
+    return Conversation.new(before, (Turn("user", (TextPart(words),)),), (item,), (answer,))
 
 
 def add(
@@ -206,4 +210,5 @@ def test_the_sums_are_right_whatever_happens(steps: list[tuple[str, int, int]]) 
         sums = [entry.num_bytes for entry in entries] + [one.num_bytes for one in reached]
         assert store.counters()["response_bytes"] == sum(sums) <= ROOM
         assert set(store._holders) == reached
+        assert set(store._answered) == {one.answered[0]["id"] for one in reached}
         assert sorted(entry.expires_s for entry in entries) == [e.expires_s for e in entries]

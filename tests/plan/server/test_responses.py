@@ -75,7 +75,7 @@ def test_a_text_is_answered_with_the_whole_object(site) -> None:
         "incomplete_details": None,
         "instructions": None,
         "matched_stop": 257,
-        "max_output_tokens": 128,
+        "max_output_tokens": None,
         "max_tool_calls": None,
         "metadata": {},
         "model": "echo",
@@ -142,6 +142,13 @@ def test_an_answer_that_was_cut_is_incomplete(site) -> None:
     assert told["incomplete_details"] == {"reason": "max_output_tokens"}
     assert told["output"][0]["content"][0]["text"] == "he"
     assert told["completed_at"] is None
+
+
+def test_an_answer_may_be_as_long_as_there_is_room(site) -> None:
+    """Without a limit there is none, as in chat."""
+    told = ask(site, "x" * 500)
+    assert told["status"] == "completed"
+    assert told["usage"]["output_tokens"] == 500
 
 
 def test_no_text_is_an_empty_message(site) -> None:
@@ -228,9 +235,9 @@ def test_ways_to_send_a_picture(site, part) -> None:
     assert turn.parts == (TextPart("what?"), ImagePart(UrlSource(URL)))
 
 
-def uploaded(site: Any) -> str:
+def uploaded(site: Any, content: bytes = PICTURE) -> str:
     """The id of an uploaded picture."""
-    files = {"file": ("a.png", PICTURE)}
+    files = {"file": ("a.png", content)}
     return site.http.post("/v1/files", files=files, data={"purpose": "vision"}).json()["id"]
 
 
@@ -312,7 +319,8 @@ def test_calls_stand_in_the_assistants_turn(site) -> None:
         ([{"role": "user", "content": "x", "name": "n"}], "input[0].name"),
         ([{"role": "user", "content": "x", "phase": "commentary"}], "input[0].phase"),
         ([{"role": "user", "content": "x", "status": "odd"}], "input[0].status"),
-        ([{"type": "item_reference", "id": "msg_1"}], "input[0].type"),
+        ([{"type": "item_reference"}], "input[0].id"),
+        ([{"type": "item_reference", "id": 5}], "input[0].id"),
         ([{"type": "reasoning", "id": "rs_1", "summary": []}], "input[0].type"),
         (user({"type": "input_file", "file_id": "file-1"}), "input[0].content[0].type"),
         (user({"type": "input_audio"}), "input[0].content[0].type"),
@@ -418,14 +426,14 @@ def test_odd_fields_are_refused_by_name(site, fields, param, words) -> None:
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_refusals_have_their_status_in_streams_too(site, is_stream) -> None:
     """Before any byte of a stream is sent, whoever refuses."""
-    part = {"type": "input_image", "image_url": "data:image/png;base64,YmFk"}
+    part = {"type": "input_image", "file_id": uploaded(site, b"bad")}
     site.client.refusals["no"] = ConstraintRefused("an odd pattern", position=1)
 
     assert refused(site, stream=is_stream, temperature=-1)["param"] == "temperature"
     assert refused(site, 404, stream=is_stream, model="other")["param"] == "model"
     error = refused(site, stream=is_stream, input="no", regex="(")
     assert (error["code"], error["param"]) == ("constraint_refused", "regex")
-    assert ask(site, user(part))["status"] == "completed"
+    assert refused(site, stream=is_stream, input=user(part))["code"] == "media_refused"
 
 
 @pytest.mark.parametrize(

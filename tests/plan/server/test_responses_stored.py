@@ -223,6 +223,29 @@ def test_listed_items_can_be_sent_again(site) -> None:
     assert site.client.requests[-1].parts == shown
 
 
+def test_an_answer_can_be_named_by_its_id(site) -> None:
+    """In place of the item itself, whose response is kept; a call, too."""
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    first = ask(site.http, "one")
+    called = ask(site.http, '{"name":"f","arguments":{"a":1}}', tools=[tool])
+    (message,), (call,) = first["output"], called["output"]
+    given = [
+        {"role": "user", "content": "one"},
+        {"type": "item_reference", "id": message["id"]},
+        {"type": "item_reference", "id": call["id"]},
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "5"},
+    ]
+    told = ask(site.http, given)
+    said = site.client.requests[-1].parts
+
+    assert said[1].parts == (TextPart("one"),)
+    assert [one.arguments for one in said[1].tool_calls] == ['{"a": 1}']
+    assert items(site, told["id"], order="asc")["data"][1] == message
+    site.http.delete(f"/v1/responses/{called['id']}")
+    error = site.refused(site.post("/v1/responses", input=given), 404)
+    assert error["param"] == "input[2].id"
+
+
 @pytest.mark.parametrize(
     ("path", "param", "status"),
     [
@@ -255,7 +278,8 @@ def test_what_changes_nothing_may_be_asked(site, query) -> None:
 
 def test_a_response_of_somebody_else_does_not_exist(small) -> None:
     """Not to be seen, continued, listed or deleted; the refusal is that of an unknown id."""
-    name, key = ask(small.http)["id"], {"x-api-key": "sk-bob"}
+    told, key = ask(small.http), {"x-api-key": "sk-bob"}
+    name = told["id"]
     path = f"/v1/responses/{name}"
     body = {"input": "x", "previous_response_id": name}
     refused = small.http.post("/v1/responses", json=body, headers=key)
@@ -265,6 +289,9 @@ def test_a_response_of_somebody_else_does_not_exist(small) -> None:
 
     assert refused.status_code == unknown.status_code == 404
     assert refused.text.replace(name, UNKNOWN) == unknown.text
+    item = {"type": "item_reference", "id": told["output"][0]["id"]}
+    named = small.http.post("/v1/responses", json={"input": [item]}, headers=key)
+    assert small.refused(named, 404)["param"] == "input[0].id"
     for method, end in [("GET", ""), ("GET", "/input_items"), ("DELETE", "")]:
         assert small.http.request(method, path + end, headers=key).status_code == 404
     assert small.http.get(path).status_code == 200
