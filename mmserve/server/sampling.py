@@ -40,6 +40,7 @@ __all__ = [
     "OPENAI_NAMES",
     "AskedForm",
     "build_sampling",
+    "take_form",
     "take_json_schema",
     "take_openai_constraint",
     "take_sampling",
@@ -179,10 +180,18 @@ def take_openai_constraint(body: Body) -> AskedForm | None:
 
     Changes: the fields count as known. Raises BadRequest for two at once.
     """
+    return take_form(body, "response_format", _response_format)
+
+
+def take_form(body: Body, field: str, check: Check[Constraint | None]) -> AskedForm | None:
+    """The constraint in a surface's own `field`, or `regex`, `choices`, `ebnf`, `json_schema`.
+
+    Changes: the fields count as known. Raises BadRequest for two at once.
+    """
     found: dict[str, Constraint] = {}
-    shaped = body.take("response_format", _response_format, None)
+    shaped = body.take(field, check, None)
     if shaped is not None:
-        found["response_format"] = shaped
+        found[field] = shaped
     readers: dict[ConstraintKind, Check[str]] = {
         "regex": text,
         "choices": _choices,

@@ -10,22 +10,21 @@ from collections.abc import Callable
 
 from mmserve.core import (
     BadRequest,
-    BytesSource,
     ImagePart,
     RawPart,
     TextPart,
     ToolCall,
     Turn,
-    UrlSource,
     VideoPart,
 )
 from mmserve.server.fields import Body, anything, integer, list_of, text, word, wrong
-from mmserve.server.media import MediaDefaults, address, clip_item, picture_item
+from mmserve.server.media import MediaDefaults, address, clip_item, picture_item, source_item
 from mmserve.server.openai.tools import check_depth, tool_name
 
-__all__ = ["turns_of"]
+__all__ = ["PART_READERS", "ContentPart", "content_of", "turns_of"]
 
 ContentPart = TextPart | RawPart | ImagePart | VideoPart
+"""What may stand in a turn."""
 _ROLES = {
     "system": "system",
     "developer": "system",
@@ -51,7 +50,7 @@ def turns_of(value: object, name: str, defaults: MediaDefaults) -> tuple[Turn, .
 def _turn(value: object, name: str, defaults: MediaDefaults) -> Turn:
     body = Body(value, name)
     role = body.need("role", word(*_ROLES))
-    parts = body.take("content", lambda item, where: _content(item, where, defaults), ())
+    parts = body.take("content", lambda item, where: content_of(item, where, defaults), ())
     calls: tuple[ToolCall, ...] = ()
     if role == "assistant":
         for field in ("refusal", "audio", "annotations", "reasoning_content"):
@@ -108,7 +107,8 @@ def _check_results(turns: tuple[Turn, ...], name: str) -> None:
         known.update(call.call_id for call in turn.tool_calls)
 
 
-def _content(value: object, name: str, defaults: MediaDefaults) -> tuple[ContentPart, ...]:
+def content_of(value: object, name: str, defaults: MediaDefaults) -> tuple[ContentPart, ...]:
+    """A message's content, a string or a list of parts; an empty string is no part. Pure."""
     if isinstance(value, str):
         return (TextPart(value),) if value else ()
     if not isinstance(value, list):
@@ -119,12 +119,12 @@ def _content(value: object, name: str, defaults: MediaDefaults) -> tuple[Content
 def _part(value: object, name: str, defaults: MediaDefaults) -> ContentPart:
     body = Body(value, name)
     kind = body.need("type", text)
-    reader = _READERS.get(kind)
+    reader = PART_READERS.get(kind)
     if reader is None:
         field = body.name("type")
         message = f"{field} names no kind of part that is served"
         raise BadRequest(
-            message, field=field, reason="value", hint=f"allowed is {', '.join(_READERS)}"
+            message, field=field, reason="value", hint=f"allowed is {', '.join(PART_READERS)}"
         )
     part = reader(body, defaults)
     body.finish()
@@ -164,16 +164,9 @@ def _clip(value: object, name: str, defaults: MediaDefaults) -> VideoPart:
 
 
 def _anthropic_picture(body: Body, defaults: MediaDefaults) -> ContentPart:
-    source = Body(body.need("source", anything), body.name("source"))
-    kind = source.need("type", word("base64", "url"))
-    url: UrlSource | BytesSource
-    if kind == "url":
-        url = source.need("url", defaults.address)
-    else:
-        media_type = source.need("media_type", text)
-        url = UrlSource(f"data:{media_type[:100]};base64,{source.need('data', text)}")
-    source.finish()
-    return defaults.picture(url)
+    return defaults.picture(
+        body.need("source", lambda item, name: source_item(item, name, defaults))
+    )
 
 
 def _detail(body: Body) -> MediaDefaults:
@@ -182,7 +175,7 @@ def _detail(body: Body) -> MediaDefaults:
     return MediaDefaults(max_pixels=_LOW_DETAIL_PIXELS if is_low else None)
 
 
-_READERS: dict[str, Callable[[Body, MediaDefaults], ContentPart]] = {
+PART_READERS: dict[str, Callable[[Body, MediaDefaults], ContentPart]] = {
     "text": _text_part,
     "input_text": _text_part,
     "image_url": _picture_part,
@@ -190,3 +183,4 @@ _READERS: dict[str, Callable[[Body, MediaDefaults], ContentPart]] = {
     "image": _anthropic_picture,
     "video_url": _clip_part,
 }
+"""Reads the part of each type; the type is taken, the rest of the fields is the caller's."""
