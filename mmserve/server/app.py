@@ -24,6 +24,7 @@ from mmserve.server.openai import files
 from mmserve.server.openai.chat import chat_completions
 from mmserve.server.openai.completions import completions
 from mmserve.server.service import Service
+from mmserve.server.systemone.ask import systemone
 from mmserve.server.watch import about
 from mmserve.server.watch.drawings import show_constrained, show_radix, show_sched, show_vision
 
@@ -43,6 +44,7 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("/v1/files/{id}/content", ("GET",), files.content),
     ("/v1/messages", ("POST",), messages),
     ("/v1/messages/count_tokens", ("POST",), count_tokens),
+    ("/v1/systemone", ("POST",), systemone),
     ("/generate", ("POST", "PUT"), generate),
     ("/prepare", ("POST",), prepare),
     ("/model_info", ("GET",), about.model_info),
