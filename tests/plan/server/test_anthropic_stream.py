@@ -8,10 +8,12 @@ from typing import Any
 import httpx
 import pytest
 from plan.server.test_anthropic import CALL, PATH, WEATHER, ask
+from support.departures import leaving, wait_until
 from support.site import Site
 
-from mmserve.core import RunnerFailed
-from mmserve.server.anthropic.answers import BlockWriter, content_of
+from mmserve.core import Finish, RunnerFailed
+from mmserve.server.anthropic.answers import BlockWriter, content_of, stop_fields
+from mmserve.server.openai.tools_calls import TextReader
 
 
 def events_of(response: httpx.Response) -> list[dict[str, Any]]:
@@ -133,13 +135,27 @@ def test_who_leaves_is_cancelled(site: Site, is_stream: bool) -> None:
         "max_tokens": 3000,
         "stream": is_stream,
     }
-    if is_stream:
-        with site.http.stream("POST", PATH, json=body) as response:
-            next(response.iter_bytes())
-    else:
-        with pytest.raises(httpx.ReadTimeout):
-            site.http.post(PATH, json=body, timeout=0.3)
+    with leaving(site.url, PATH, body) as connection:
+        wait_until(lambda: bool(site.client.tickets))
+        if is_stream:
+            assert connection.getresponse().read(1)
     (ticket,) = site.client.tickets
-    while ticket.is_running:  # the test's own limit of time ends this if nothing does
-        site.http.get("/livez")
+    wait_until(lambda: not ticket.is_running)
     assert ticket.ends == {0: "abort"}
+
+
+@pytest.mark.parametrize(
+    ("finish", "has_calls", "reason"),
+    [
+        (Finish("stop", 257), False, "end_turn"),
+        (Finish("stop", "END"), False, "stop_sequence"),
+        (Finish("length"), True, "max_tokens"),
+        (Finish("abort"), False, "pause_turn"),
+        (Finish("stop", 257), True, "tool_use"),
+    ],
+)
+def test_reasons_to_stop(finish: Finish, has_calls: bool, reason: str) -> None:
+    """Each end of the engine's has a word of Anthropic's."""
+    told = stop_fields(finish, TextReader(), has_calls=has_calls)
+    matched = finish.matched if reason == "stop_sequence" else None
+    assert told == {"stop_reason": reason, "stop_sequence": matched}

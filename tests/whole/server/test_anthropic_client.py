@@ -12,7 +12,10 @@ import httpx
 import jsonschema
 import pytest
 from support.checkpoints import tiny_llava
+from support.departures import wait_until
 from support.live import Ghost, live
+
+import mmserve as sgl
 
 PROMPT = [{"role": "user", "content": "Tell me a story."}]
 GREEDY = {"temperature": 0}
@@ -270,6 +273,21 @@ def test_who_leaves_a_stream_ends_it(server_url: str) -> None:
     before = aborted()
     with Ghost(server_url, "/v1/messages", body) as ghost:
         assert ghost.read()
-    while aborted() == before:
-        pass
+    wait_until(lambda: aborted() > before)
     assert aborted() == before + 1
+
+
+def test_programs_of_the_language(server_url: str, client: anthropic.Anthropic) -> None:
+    """The language's backend for Anthropic takes this server for it."""
+
+    @sgl.function
+    def tell(s: Any) -> None:
+        s += sgl.user(PROMPT[0]["content"])
+        s += sgl.assistant(sgl.gen("story", max_tokens=20, temperature=0))
+
+    backend = sgl.Anthropic("tiny", base_url=server_url, api_key="any")
+    try:
+        story = tell.run(backend=backend)["story"]
+    finally:
+        backend.close()
+    assert story == client.messages.create(**ASKED).content[0].text
