@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from mmserve.core import Aborted, Client, MmserveError, ServerConfig
 from mmserve.server.answer import now_s
+from mmserve.server.anthropic.messages import count_tokens, messages
 from mmserve.server.calls import Calls
 from mmserve.server.conversation_store import ConversationStore
 from mmserve.server.counts import Counts
@@ -24,6 +25,7 @@ from mmserve.server.openai import files, responses, responses_stored
 from mmserve.server.openai.chat import chat_completions
 from mmserve.server.openai.completions import completions
 from mmserve.server.service import Service
+from mmserve.server.systemone.ask import systemone
 from mmserve.server.watch import about
 from mmserve.server.watch.drawings import show_constrained, show_radix, show_sched, show_vision
 
@@ -45,6 +47,9 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("/v1/files/{id}", ("GET",), files.tell),
     ("/v1/files/{id}", ("DELETE",), files.delete),
     ("/v1/files/{id}/content", ("GET",), files.content),
+    ("/v1/messages", ("POST",), messages),
+    ("/v1/messages/count_tokens", ("POST",), count_tokens),
+    ("/v1/systemone", ("POST",), systemone),
     ("/generate", ("POST", "PUT"), generate),
     ("/prepare", ("POST",), prepare),
     ("/model_info", ("GET",), about.model_info),
@@ -106,9 +111,9 @@ def _add(app: FastAPI, path: str, method: str, handler: Handler, service: Servic
 
 
 def _refuse(counts: Counts) -> Callable[[HttpRequest, Exception], Awaitable[Response]]:
-    async def handle(_http: HttpRequest, error: Exception) -> Response:
+    async def handle(http: HttpRequest, error: Exception) -> Response:
         if not isinstance(error, Aborted):  # who has left is counted among the ends
             counts.add("request_errors_total", code=error_object(error)["error"]["code"])
-        return error_response(error)
+        return error_response(error, http.url.path)
 
     return handle

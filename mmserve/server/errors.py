@@ -39,6 +39,7 @@ from mmserve.core import (
 
 __all__ = [
     "STATUS",
+    "anthropic_error",
     "body_too_large",
     "error_object",
     "error_response",
@@ -82,6 +83,18 @@ _TYPES = {
     429: "rate_limit_error",
     499: "request_aborted",
 }
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_ANTHROPIC_PATH = "/v1/messages"
 _ROUTING = {
     404: ("there is no such route", "not_found"),
     405: ("the route does not take this method", "method_not_allowed"),
@@ -121,8 +134,18 @@ def error_object(error: Exception) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def error_response(error: Exception) -> JSONResponse:
-    """The whole answer to a failed request; `Retry-After` where trying later helps. Pure."""
+def anthropic_error(error: Exception) -> dict[str, Any]:
+    """The same in the form of Anthropic's API, which has no place for param and code. Pure."""
+    kind = _ANTHROPIC_TYPES.get(status_of(error), "api_error")
+    message = error_object(error)["error"]["message"]
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def error_response(error: Exception, path: str = "") -> JSONResponse:
+    """The whole answer to a failed request; `Retry-After` where trying later helps. Pure.
+
+    The form is Anthropic's if `path` is one of its routes.
+    """
     headers: dict[str, str] = {}
     if isinstance(error, HTTPException):
         headers.update(error.headers or {})
@@ -130,7 +153,9 @@ def error_response(error: Exception) -> JSONResponse:
         seconds = error.fields.get("retry_after_s")
         wait = seconds if isinstance(seconds, int | float) else 1
         headers["Retry-After"] = str(max(1, round(wait)))
-    return JSONResponse(error_object(error), status_of(error), headers)
+    is_anthropic = path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/")
+    body = anthropic_error(error) if is_anthropic else error_object(error)
+    return JSONResponse(body, status_of(error), headers)
 
 
 def key_missing() -> HTTPException:

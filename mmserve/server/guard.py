@@ -48,14 +48,14 @@ class Guard:
             await send(message)
 
         if not self._may_pass(scope):
-            await error_response(key_missing())(scope, receive, watched)
+            await error_response(key_missing(), scope["path"])(scope, receive, watched)
             return
         try:
             await self._app(scope, receive, watched)
         except Exception as error:  # noqa: BLE001 - a client must get JSON, the log the reason
             _log_failure(error)
             if status is None:
-                await error_response(error)(scope, receive, watched)
+                await error_response(error, scope["path"])(scope, receive, watched)
 
     def _may_pass(self, scope: Scope) -> bool:
         if scope["path"] in OPEN_PATHS:

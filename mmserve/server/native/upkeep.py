@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from dataclasses import replace
 from typing import Any
 
 from fastapi import Request as HttpRequest
@@ -13,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.responses import PlainTextResponse, Response
 
 from mmserve.core import BadRequest
-from mmserve.server.events import unless_gone
+from mmserve.server.answer import prompt_ids
 from mmserve.server.fields import Body, anything, boolean, integers, list_of, shown, text
 from mmserve.server.openai.chat_request import chat_call
 from mmserve.server.service import Service, check_model
@@ -106,13 +105,7 @@ async def _conversation_ids(service: Service, http: HttpRequest, body: Body) -> 
     body.neutral("add_special_tokens", allowed=(False,))
     find = service.file_finder(http)
     chat = chat_call(body, service.caller(http), service.client.model, find)
-    sampling = replace(chat.request.sampling, max_new_tokens=0, min_new_tokens=0, n=1)
-    opened = service.calls.open([replace(chat.request, sampling=sampling)], [])
-    try:
-        reports = await unless_gone(http, opened, opened.accepted())
-        return list(reports[0].token_ids)
-    finally:
-        opened.close()
+    return await prompt_ids(service, http, chat.request)
 
 
 def _timeout(words: str | None) -> float:

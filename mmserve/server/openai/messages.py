@@ -10,17 +10,15 @@ from collections.abc import Callable, Mapping
 
 from mmserve.core import (
     BadRequest,
-    BytesSource,
     ImagePart,
     RawPart,
     TextPart,
     ToolCall,
     Turn,
-    UrlSource,
     VideoPart,
 )
 from mmserve.server.fields import Body, anything, integer, list_of, text, word, wrong
-from mmserve.server.media import MediaDefaults, address, clip_item, picture_item
+from mmserve.server.media import MediaDefaults, address, clip_item, picture_item, source_item
 from mmserve.server.openai.tools import check_depth, tool_name
 
 __all__ = ["READERS", "ContentPart", "PartReader", "call_arguments", "parts_of", "turns_of"]
@@ -192,16 +190,9 @@ def _clip(value: object, name: str, defaults: MediaDefaults) -> VideoPart:
 
 
 def _anthropic_picture(body: Body, defaults: MediaDefaults) -> ContentPart:
-    source = Body(body.need("source", anything), body.name("source"))
-    kind = source.need("type", word("base64", "url"))
-    url: UrlSource | BytesSource
-    if kind == "url":
-        url = source.need("url", defaults.address)
-    else:
-        media_type = source.need("media_type", text)
-        url = UrlSource(f"data:{media_type[:100]};base64,{source.need('data', text)}")
-    source.finish()
-    return defaults.picture(url)
+    return defaults.picture(
+        body.need("source", lambda item, name: source_item(item, name, defaults))
+    )
 
 
 def _detail(body: Body) -> MediaDefaults:
