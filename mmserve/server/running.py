@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 import uvicorn
@@ -25,16 +26,22 @@ _START_TIMEOUT_S = 20.0
 
 
 def serve(
-    client: Client, config: ServerConfig, on_ready: Callable[[str], None] | None = None
+    client: Client,
+    config: ServerConfig,
+    on_ready: Callable[[str], None] | None = None,
+    is_over: Callable[[], bool] | None = None,
 ) -> None:
     """Serve until a signal ends it; `on_ready` is told the address once the port is taken.
 
-    The client stays open; whoever made it closes it. Raises Broken if the port is not free.
+    The first SIGTERM or SIGINT lets open calls end, for `config.drain_s` seconds; the second
+    ends them. It also ends when `is_over`, which is asked ten times a second. The client stays
+    open; whoever made it closes it. Raises Broken if the port is not free, and
+    KeyboardInterrupt after SIGINT.
     """
     with _listen(config) as listener:
         if on_ready is not None:
             on_ready(_url(listener))
-        _uvicorn(client, config).run(sockets=[listener])
+        _uvicorn(client, config, is_over).run(sockets=[listener])
 
 
 class RunningServer:
@@ -84,20 +91,48 @@ class RunningServer:
 class _Server(uvicorn.Server):
     """uvicorn's server, which tells those it still answers why it leaves them."""
 
-    def __init__(self, settings: uvicorn.Config, calls: Calls, files: FileStore) -> None:
+    def __init__(
+        self,
+        settings: uvicorn.Config,
+        calls: Calls,
+        files: FileStore,
+        drain_s: float,
+        is_over: Callable[[], bool] | None,
+    ) -> None:
         super().__init__(settings)
         self._calls = calls
         self._files = files
+        self._drain_s = drain_s
+        self._drained_at: float | None = None
+        self._is_over = is_over or (lambda: False)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Drain at the first signal, end at the second. Changes: no call is opened any more."""
+        if sig == signal.SIGINT:
+            self._captured_signals.append(sig)  # uvicorn raises it again, when all is over
+        if self._drained_at is None:
+            self._drained_at = time.monotonic() + self._drain_s
+            self._calls.refuse_new(shutting_down())
+        else:
+            self.should_exit = self.force_exit = True
 
     async def on_tick(self, counter: int) -> bool:
         """What uvicorn does ten times a second. Changes: files that have expired are gone."""
         self._files.sweep()
+        if self._is_over() or self._is_drained():
+            self.should_exit = True
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Changes: open calls end with an error, then the connections close."""
         self._calls.fail_all(shutting_down())
         await super().shutdown(sockets)
+
+    def _is_drained(self) -> bool:
+        """Whether the server was told to end, and need not wait for calls any more. Pure."""
+        if self._drained_at is None:
+            return False
+        return not self._calls.num_open or time.monotonic() >= self._drained_at
 
 
 def _listen(config: ServerConfig) -> socket.socket:
@@ -120,7 +155,9 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _uvicorn(client: Client, config: ServerConfig) -> uvicorn.Server:
+def _uvicorn(
+    client: Client, config: ServerConfig, is_over: Callable[[], bool] | None = None
+) -> uvicorn.Server:
     app = create_app(client, config)
     settings = uvicorn.Config(
         app,
@@ -131,4 +168,5 @@ def _uvicorn(client: Client, config: ServerConfig) -> uvicorn.Server:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    return _Server(settings, app.state.calls, app.state.files)
+    state = app.state
+    return _Server(settings, state.calls, state.files, config.drain_s, is_over)
