@@ -42,8 +42,13 @@ def serve(
             _serve(client, config, is_verbose=verbose)
         return
     with open_supervised(settings.engine(), config.engine_stuck_s) as supervisor:
-        is_over = lambda: supervisor.failure is not None  # noqa: E731
-        _serve(supervisor.client, config, is_verbose=verbose, is_over=is_over)
+        _serve(
+            supervisor.client,
+            config,
+            is_verbose=verbose,
+            is_over=lambda: supervisor.failure is not None,
+            on_forced=lambda: supervisor.close(0.0),
+        )
         if supervisor.failure is not None:
             raise supervisor.failure
 
@@ -54,6 +59,7 @@ def _serve(
     *,
     is_verbose: bool,
     is_over: Callable[[], bool] | None = None,
+    on_forced: Callable[[], None] | None = None,
 ) -> None:
     from mmserve import server  # noqa: PLC0415 - the other commands need no HTTP
 
@@ -67,4 +73,5 @@ def _serve(
         config,
         on_ready=lambda url: console.note(f"{name} on {url}, Ctrl-C ends it"),
         is_over=is_over,
+        on_forced=on_forced,
     )

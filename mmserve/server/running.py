@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
@@ -30,18 +31,22 @@ def serve(
     config: ServerConfig,
     on_ready: Callable[[str], None] | None = None,
     is_over: Callable[[], bool] | None = None,
+    on_forced: Callable[[], None] | None = None,
 ) -> None:
     """Serve until a signal ends it; `on_ready` is told the address once the port is taken.
 
     The first SIGTERM or SIGINT lets open calls end, for `config.drain_s` seconds; the second
-    ends them. It also ends when `is_over`, which is asked ten times a second. The client stays
-    open; whoever made it closes it. Raises Broken if the port is not free, and
-    KeyboardInterrupt after SIGINT.
+    ends them, and is told to `on_forced`. It also ends when `is_over`, which is asked ten times
+    a second. The client stays open; whoever made it closes it. Raises Broken if the port is not
+    free, and KeyboardInterrupt after SIGINT.
     """
     with _listen(config) as listener:
         if on_ready is not None:
             on_ready(_url(listener))
-        _uvicorn(client, config, is_over).run(sockets=[listener])
+        server = _uvicorn(client, config)
+        server.is_over = is_over or server.is_over
+        server.on_forced = on_forced or server.on_forced
+        server.run(sockets=[listener])
 
 
 class RunningServer:
@@ -92,19 +97,15 @@ class _Server(uvicorn.Server):
     """uvicorn's server, which tells those it still answers why it leaves them."""
 
     def __init__(
-        self,
-        settings: uvicorn.Config,
-        calls: Calls,
-        files: FileStore,
-        drain_s: float,
-        is_over: Callable[[], bool] | None,
+        self, settings: uvicorn.Config, calls: Calls, files: FileStore, drain_s: float
     ) -> None:
         super().__init__(settings)
+        self.is_over: Callable[[], bool] = lambda: False
+        self.on_forced: Callable[[], None] = lambda: None
         self._calls = calls
         self._files = files
         self._drain_s = drain_s
         self._drained_at: float | None = None
-        self._is_over = is_over or (lambda: False)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Drain at the first signal, end at the second. Changes: no call is opened any more."""
@@ -119,13 +120,15 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """What uvicorn does ten times a second. Changes: files that have expired are gone."""
         self._files.sweep()
-        if self._is_over() or self._is_drained():
+        if self.is_over() or self._is_drained():
             self.should_exit = True
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Changes: open calls end with an error, then the connections close."""
         self._calls.fail_all(shutting_down())
+        if self.force_exit:  # what threads wait for must end, or they are waited for
+            await asyncio.to_thread(self.on_forced)
         await super().shutdown(sockets)
 
     def _is_drained(self) -> bool:
@@ -155,9 +158,7 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _uvicorn(
-    client: Client, config: ServerConfig, is_over: Callable[[], bool] | None = None
-) -> uvicorn.Server:
+def _uvicorn(client: Client, config: ServerConfig) -> _Server:
     app = create_app(client, config)
     settings = uvicorn.Config(
         app,
@@ -169,4 +170,4 @@ def _uvicorn(
         timeout_graceful_shutdown=_GRACE_S,
     )
     state = app.state
-    return _Server(settings, state.calls, state.files, config.drain_s, is_over)
+    return _Server(settings, state.calls, state.files, config.drain_s)

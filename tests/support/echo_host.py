@@ -16,11 +16,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
-from support.echo_client import EchoClient, EchoTicket
-
 from mmserve.core import EngineConfig, RawPart, Request, UnsupportedModel
 from mmserve.engine.remote import host
 from mmserve.engine.remote.host import Opened
+from support.echo_client import EchoClient, EchoTicket
 
 __all__ = ["main"]
 

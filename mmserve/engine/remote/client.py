@@ -47,6 +47,7 @@ from mmserve.engine.ticket import EngineTicket
 __all__ = ["RemoteEngine", "Send"]
 
 Send = Callable[[Message], None]
+_COUNTING_S = 5.0
 T = TypeVar("T")
 
 
@@ -161,15 +162,16 @@ class RemoteEngine:
         return self._call(bool, lambda number: FlushCache(number, timeout_s))
 
     def counters(self) -> dict[str, float]:
-        """The engine's counters, and whether it is up; while it is down, that alone.
+        """The engine's counters, and whether it is up; that alone while it does not answer.
 
-        Never raises because the engine is down: who watches it wants to know just that.
+        Waits five seconds at most. Never raises because the engine is down: who watches it
+        wants to know just that.
         """
         restarts = float(max(0, self._num_starts - 1))
         own = {"engine_up": 0.0, "engine_restarts_total": restarts}
         try:
-            counted = self._call(dict[str, float], Counters)
-        except EngineDown:
+            counted = self._call(dict[str, float], Counters, _COUNTING_S)
+        except (EngineDown, TimeoutError):
             return own
         return counted | own | {"engine_up": 1.0}
 
@@ -179,8 +181,10 @@ class RemoteEngine:
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _call(self, _kind: type[T], message: Callable[[int], Message]) -> T:
-        """Ask the engine and wait. Raises what the call raises there, or EngineDown."""
+    def _call(
+        self, _kind: type[T], message: Callable[[int], Message], timeout_s: float | None = None
+    ) -> T:
+        """Ask the engine and wait. Raises as the call does, EngineDown or TimeoutError."""
         number = next(self._numbers)
         future: Future[T] = Future()
         with self._lock:
@@ -190,7 +194,11 @@ class RemoteEngine:
         if send is None:
             raise why
         send(message(number))
-        return future.result()
+        try:
+            return future.result(timeout_s)
+        finally:
+            with self._lock:
+                self._calls.pop(number, None)
 
     def _cancel(self, number: int, _ticket: EngineTicket) -> None:
         send = self._send

@@ -108,16 +108,17 @@ class Supervisor:
             raise
         self._thread.start()
 
-    def close(self) -> None:
-        """End the engine process; what is open ends with an error. Idempotent."""
+    def close(self, patience_s: float | None = None) -> None:
+        """End the engine process, by force after `patience_s`. Idempotent.
+
+        Changes: what is still open then ends with an error.
+        """
         self._closing.set()
         process = self._process
         if process is not None:
-            process.close(self._ways.close_s)
+            process.close(self._ways.close_s if patience_s is None else patience_s)
         if self._thread.is_alive():
-            self._thread.join()
-            if self._process is not None and self._process is not process:
-                self._process.close(self._ways.close_s)
+            self._thread.join()  # a process that it has started meanwhile, it has ended too
         self.client.disconnect(EngineDown("the engine is closed"))
 
     def __enter__(self) -> Self:

@@ -219,7 +219,7 @@ def test_calls_give_what_the_client_gives(pair):
 
 
 def test_calls_raise_what_the_client_raises(pair):
-    """An error of the house is itself; any other is our fault and says no more than its class."""
+    """An error of the house is itself; any other says no more than its class."""
     pair.echo.is_broken = True
     with pytest.raises(MmserveError, match="the loop has stopped"):
         pair.remote.drawing("radix")

@@ -58,7 +58,7 @@ def there_and_back(message: Message) -> Message:
     return decode(text, lambda place, num_bytes: content[place : place + num_bytes])
 
 
-def of_type(kind: Any) -> st.SearchStrategy[Any]:
+def of_type(kind: Any) -> st.SearchStrategy[Any]:  # noqa: PLR0911
     """Any value that an annotation allows."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):

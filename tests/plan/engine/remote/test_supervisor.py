@@ -23,6 +23,7 @@ from mmserve.core import (
 )
 from mmserve.engine.remote import Supervision, Supervisor
 
+pytestmark = pytest.mark.slow  # each test starts processes
 HOST = "support.echo_host"
 WAYS = Supervision(
     stuck_s=2.0, silence_s=2.0, beat_s=0.05, first_delay_s=0.05, well_s=60.0, max_failures=3
@@ -128,7 +129,7 @@ def test_a_process_that_dies_while_it_opens_says_so(tmp_path):
 
 
 def test_it_gives_up_after_failures_in_a_row(tmp_path):
-    """When no start succeeds any more, the failure says how often and how, and all is refused."""
+    """When no start succeeds any more, the failure says how it came, and all is refused."""
     book = tmp_path / "book"
     with supervised(book) as found:
         book.write_text("crash")

@@ -58,7 +58,7 @@ def test_frames_arrive_in_order_with_their_pictures(ends):
 
 def test_pictures_that_nobody_received_leave_nothing(ends):
     """When the receiver dies first, the sender's bytes are gone with it."""
-    names = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+    names = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").is_dir() else set()
     before = descriptors()
     ends[0].send([pictures(1, LARGE_BYTES)])
     assert descriptors() == before
@@ -67,7 +67,7 @@ def test_pictures_that_nobody_received_leave_nothing(ends):
         ends[0].send([pictures(2, LARGE_BYTES)])
     assert descriptors() == before
     if Path("/dev/shm").is_dir():
-        assert set(os.listdir("/dev/shm")) <= names
+        assert set(Path("/dev/shm").iterdir()) <= names
 
 
 def test_the_end_is_heard_after_the_last_frame(ends):
