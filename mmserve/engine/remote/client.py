@@ -48,6 +48,7 @@ __all__ = ["RemoteEngine", "Send"]
 
 Send = Callable[[Message], None]
 _COUNTING_S = 5.0
+_MOST_TEXTS = 1024
 T = TypeVar("T")
 
 
@@ -69,6 +70,8 @@ class RemoteEngine:
         self._numbers = itertools.count(1)
         self._open: dict[int, _OpenRequest] = {}
         self._calls: dict[int, Future[Any]] = {}
+        self._texts: dict[tuple[tuple[int, ...], bool], str] = {}
+        """Texts of single tokens that were asked for; surfaces ask for few, and often."""
         self._num_starts = 0
 
     # --- the supervisor's side ---------------------------------------------------------------
@@ -77,6 +80,7 @@ class RemoteEngine:
         """Requests go out from now on. Changes: the model's facts."""
         with self._lock:
             self._send, self._model = send, model
+            self._texts.clear()  # it may be another model
             self._num_starts += 1
 
     def disconnect(self, error: MmserveError) -> None:
@@ -155,7 +159,13 @@ class RemoteEngine:
     def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids; see `core.ports.Client`."""
         ids = tuple(int(token_id) for token_id in token_ids)
-        return self._call(str, lambda number: Detokenize(number, ids, skip_special_tokens))
+        known = (ids, skip_special_tokens)
+        if known in self._texts:
+            return self._texts[known]
+        text = self._call(str, lambda number: Detokenize(number, ids, skip_special_tokens))
+        if len(ids) == 1 and len(self._texts) < _MOST_TEXTS:
+            self._texts[known] = text
+        return text
 
     def flush_cache(self, timeout_s: float = 0.0) -> bool:
         """Forget cached KV, features and hints; see `core.ports.Client`."""
