@@ -43,7 +43,8 @@ def open_supervised(config: EngineConfig, stuck_s: float) -> Iterator[Supervisor
         Supervisor,
     )
 
-    ways = Supervision(stuck_s=stuck_s, silence_s=min(stuck_s, Supervision().silence_s))
+    silence_s = min(stuck_s, Supervision().silence_s)
+    ways = Supervision(stuck_s=stuck_s, silence_s=silence_s, beat_s=min(1.0, silence_s / 4))
     supervisor = Supervisor(config, ways)
     with console.waiting(f"loading {config.model}"):
         supervisor.start()

@@ -23,6 +23,8 @@ __all__ = ["RunningServer", "serve"]
 
 _KEEP_ALIVE_S = 60
 _GRACE_S = 3
+_LAST_WORDS_S = 1.0
+_POLL_S = 0.02
 _START_TIMEOUT_S = 20.0
 
 
@@ -36,9 +38,10 @@ def serve(
     """Serve until a signal ends it; `on_ready` is told the address once the port is taken.
 
     The first SIGTERM or SIGINT lets open calls end, for `config.drain_s` seconds; the second
-    ends them, and is told to `on_forced`. It also ends when `is_over`, which is asked ten times
-    a second. The client stays open; whoever made it closes it. Raises Broken if the port is not
-    free, and KeyboardInterrupt after SIGINT.
+    ends them. It also ends when `is_over`, which is asked ten times a second. `on_forced` is
+    called where calls must end whatever the engine does: at a second signal, or when they do
+    not end though they were aborted. The client stays open; whoever made it closes it. Raises
+    Broken if the port is not free, and KeyboardInterrupt after SIGINT.
     """
     with _listen(config) as listener:
         if on_ready is not None:
@@ -127,8 +130,12 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Changes: open calls end with an error, then the connections close."""
         self._calls.fail_all(shutting_down())
-        if self.force_exit:  # what threads wait for must end, or they are waited for
-            await asyncio.to_thread(self.on_forced)
+        patience_s = 0.0 if self.force_exit else _LAST_WORDS_S
+        deadline = time.monotonic() + patience_s
+        while self._calls.num_open and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
+        if self.force_exit or self._calls.num_open:
+            await asyncio.to_thread(self.on_forced)  # else what waits for the engine would stay
         await super().shutdown(sockets)
 
     def _is_drained(self) -> bool:

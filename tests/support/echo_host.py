@@ -1,8 +1,8 @@
 """An engine process without an engine: it echoes, and does what a test asks of it.
 
 A prompt "abort" kills the process, as a fault in native code would; "freeze" keeps its loop
-away for good. The model "refused" cannot be opened, "crash" dies while it opens. Each opening
-adds a line to the file named by `served_name`; from the line "crash" on, openings die.
+away for good, "stop" ends its loop. The model "refused" cannot be opened. Each opening adds a
+line to the file named by `served_name`; once it has a line "crash", openings die.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
-from mmserve.core import EngineConfig, RawPart, Request, UnsupportedModel
+from mmserve.core import EngineConfig, RawPart, Request, RunnerFailed, UnsupportedModel
 from mmserve.engine.remote import host
 from mmserve.engine.remote.host import Opened
 from support.echo_client import EchoClient, EchoTicket
@@ -32,6 +32,7 @@ class _Client(EchoClient):
     def __init__(self) -> None:
         super().__init__(pace_s=PACE_S, answers={"long": "x" * 100_000})
         self.is_frozen = threading.Event()
+        self.is_stopped = threading.Event()
 
     def submit(self, request: Request) -> EchoTicket:
         """As the echo client, but for the words that do harm."""
@@ -39,12 +40,16 @@ class _Client(EchoClient):
             os.kill(os.getpid(), signal.SIGABRT)
         if request.parts == (RawPart("freeze"),):
             self.is_frozen.set()
+        if request.parts == (RawPart("stop"),):
+            self.is_stopped.set()
         return super().submit(request)
 
     def pulse(self) -> Future[None]:
         """A sign of life, which never comes from a frozen loop."""
         sign: Future[None] = Future()
-        if not self.is_frozen.is_set():
+        if self.is_stopped.is_set():
+            sign.set_exception(RunnerFailed("the loop has stopped"))
+        elif not self.is_frozen.is_set():
             sign.set_result(None)
         return sign
 

@@ -64,8 +64,12 @@ class EngineProcess:
         self._loop_age_s = 0.0
         self._outbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = _started(theirs, host)
+        try:
+            with theirs:
+                self._process = _started(theirs, host)
+        except BaseException:
+            ours.close()
+            raise
         self._wire = Wire(ours)
         self._threads = [
             threading.Thread(target=work, name=f"mmserve-engine-{name}", daemon=True)

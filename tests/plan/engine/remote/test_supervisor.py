@@ -92,9 +92,9 @@ def test_a_killed_process_is_replaced():
         assert found.client.counters()["engine_restarts_total"] == 1
 
 
-@pytest.mark.parametrize("way", ["stopped", "frozen"])
+@pytest.mark.parametrize("way", ["stopped", "freeze", "stop"])
 def test_a_process_that_hangs_is_replaced(way):
-    """One that is stopped, and one whose loop does not come by, are ended and replaced."""
+    """One that is stopped, and one whose loop stays away or has ended, are replaced."""
     with supervised() as found:
         first = found.process_id
         ticket = found.client.submit(request("long"))
@@ -102,7 +102,7 @@ def test_a_process_that_hangs_is_replaced(way):
         if way == "stopped":
             os.kill(first, signal.SIGSTOP)
         else:
-            found.client.submit(request("freeze"))
+            found.client.submit(request(way))
         *_, last = ticket.outputs()
         assert isinstance(last.finish.error, EngineDown)
         until(lambda: is_up(found))
@@ -182,3 +182,28 @@ signal.pause()
         assert is_there(pid)
         parent.kill()
     until(lambda: not is_there(pid))
+
+
+def test_a_server_ends_when_its_engine_is_given_up(tmp_path):
+    """`mmserve serve` says why on standard error, and its exit code is 1."""
+    book = tmp_path / "book"
+    script = f"""
+import sys
+sys.path[:] = {sys.path!r}
+from mmserve.cli import main
+from mmserve.engine.remote import Supervision, Supervisor
+Supervisor.__init__.__kwdefaults__["host"] = {HOST!r}
+Supervision.__init__.__kwdefaults__.update(first_delay_s=0.01, max_failures=2)
+sys.argv = ["mmserve", "serve", "--port", "0", "--served-name", {str(book)!r}]
+main()
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert "Ctrl-C ends it" in server.stderr.readline()
+        pid = int(book.read_text())
+        book.write_text("crash")
+        os.kill(pid, signal.SIGKILL)
+        rest = server.stderr.read()
+    assert server.returncode == 1
+    assert "error: the engine failed 2 times in a row" in rest
+    assert "Traceback" not in rest
