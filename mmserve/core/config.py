@@ -338,6 +338,16 @@ class ServerConfig:
     max_file_store_bytes: int = _setting(
         1024 * _MIB, "bytes of uploaded files kept; the least recently used leave first"
     )
+    drain_s: float = _setting(
+        30.0, "seconds that running requests get to end after a signal", low=0, high=86_400
+    )
+    engine_stuck_s: float = _setting(
+        120.0,
+        "seconds after which an engine whose loop does not come by is replaced",
+        low=0,
+        high=86_400,
+        is_above=True,
+    )
     file_expiry_s: float = _setting(
         86_400.0,
         "seconds that an uploaded file is kept after its last use",

@@ -251,6 +251,10 @@ class Engine:
         answer: str = self._loop.call(lambda: scheduler.drawing(room, form)).result()
         return answer
 
+    def pulse(self) -> Future[None]:
+        """Done when the loop next comes by; fails if it has stopped. Changes: its inbox."""
+        return self._loop.call(lambda: None)
+
     # --- plain calls -------------------------------------------------------------------------
 
     def generate(

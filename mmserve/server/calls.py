@@ -37,12 +37,29 @@ class Calls:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._open: dict[OpenCall, frozenset[str]] = {}
+        self._refusal: Exception | None = None
+
+    @property
+    def refusal(self) -> Exception | None:
+        """Why no call is opened any more, or None while calls are. Pure."""
+        return self._refusal
+
+    @property
+    def num_open(self) -> int:
+        """Calls that are open now. Pure."""
+        return len(self._open)
+
+    def refuse_new(self, error: Exception) -> None:
+        """Open no call from now on; whoever tries gets `error`. Changes: the refusal."""
+        self._refusal = error
 
     def open(self, requests: Sequence[Request], shown_ids: Iterable[str]) -> OpenCall:
         """Hand requests in; `abort` knows the call by any of `shown_ids`.
 
-        Changes: the open calls. Whoever opens a call closes it.
+        Changes: the open calls. Whoever opens a call closes it. Raises what `refuse_new` says.
         """
+        if self._refusal is not None:
+            raise self._refusal
         tickets = [
             self._client.submit(replace(request, request_id=uuid.uuid4().hex))
             for request in requests

@@ -22,6 +22,7 @@ from mmserve.core import (
     CallTimeout,
     ConstraintRefused,
     ContextTooLong,
+    EngineDown,
     LedgerBroken,
     MediaRefused,
     MissingExtra,
@@ -61,6 +62,7 @@ STATUS: Mapping[type[MmserveError], int] = {
     ProgramMisuse: 400,
     NotFound: 404,
     Busy: 429,
+    EngineDown: 503,
     Aborted: 499,
     CallTimeout: 504,
     BackendFailed: 502,
@@ -149,7 +151,7 @@ def error_response(error: Exception, path: str = "") -> JSONResponse:
     headers: dict[str, str] = {}
     if isinstance(error, HTTPException):
         headers.update(error.headers or {})
-    if isinstance(error, Busy):
+    if isinstance(error, Busy | EngineDown):
         seconds = error.fields.get("retry_after_s")
         wait = seconds if isinstance(seconds, int | float) else 1
         headers["Retry-After"] = str(max(1, round(wait)))

@@ -44,15 +44,10 @@ async def generate(service: Service, http: HttpRequest) -> Response:
     """Answer one prompt or a batch. Raises what `server.errors` maps to a status."""
     started_s = time.monotonic()
     body = await service.read_body(http)
-    spelling = _own_spelling(service.client)
+    client, caller, find_file = service.client, service.caller(http), service.file_finder(http)
     # base64 takes 9 ms a MB on one core of a busy 2-core machine: not on the event loop
     call = await asyncio.to_thread(
-        native_call,
-        body,
-        service.caller(http),
-        service.client.model,
-        spelling,
-        service.file_finder(http),
+        lambda: native_call(body, caller, client.model, _own_spelling(client), find_file)
     )
     given = call.rids if isinstance(call.rids, str) else None
     name = shown_id(http, given)

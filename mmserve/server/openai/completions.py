@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from mmserve.core import ConstraintRefused, Output, RawPart, TokenLogprob
+from mmserve.core import Client, ConstraintRefused, Output, RawPart, TokenLogprob
 from mmserve.server.answer import ask, now_s
 from mmserve.server.calls import OpenCall
 from mmserve.server.drafts import Draft, extras_object, usage_object
@@ -31,6 +32,7 @@ class _Form:
     service: Service
     call: CompletionsCall
     opened: OpenCall
+    echoes: tuple[str, ...]
 
     def frame(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """An answer or chunk with these choices. Pure."""
@@ -43,11 +45,8 @@ class _Form:
         }
 
     def prompt_text(self, index: int) -> str:
-        """The prompt of choice `index` as text. Pure."""
-        prompt = self.call.prompts[index // self.opened.num_samples]
-        if isinstance(prompt, RawPart):
-            return prompt.text
-        return self.service.client.detokenize(prompt.token_ids, skip_special_tokens=False)
+        """The prompt of choice `index` as text, for a call that wants it. Pure."""
+        return self.echoes[index // self.opened.num_samples]
 
     def with_extras(self, drafts: Sequence[Draft], answer: dict[str, Any]) -> dict[str, Any]:
         """The answer with what `mmserve` adds. Changes: `answer`."""
@@ -61,8 +60,11 @@ async def completions(service: Service, http: HttpRequest) -> Response:
     body = await service.read_body(http)
     call = completions_call(body, service.caller(http), service.client.model)
     name = shown_id(http, call.envelope.rid, "cmpl-")
+    echoes: tuple[str, ...] = ()
+    if call.is_echo:  # the engine may be in another process: not on the event loop
+        echoes = await asyncio.to_thread(_prompt_texts, service.client, call)
     opened = service.calls.open(call.requests(), [name])
-    form = _Form(name, now_s(), service, call, opened)
+    form = _Form(name, now_s(), service, call, opened, echoes)
     try:
         return await ask(
             http,
@@ -73,6 +75,16 @@ async def completions(service: Service, http: HttpRequest) -> Response:
         )
     except ConstraintRefused as error:
         raise (error if call.form is None else call.form.refusal(error)) from None
+
+
+def _prompt_texts(client: Client, call: CompletionsCall) -> tuple[str, ...]:
+    """The prompts as text, in order. Pure."""
+    return tuple(
+        prompt.text
+        if isinstance(prompt, RawPart)
+        else client.detokenize(prompt.token_ids, skip_special_tokens=False)
+        for prompt in call.prompts
+    )
 
 
 def _whole(form: _Form, drafts: list[Draft]) -> dict[str, Any]:

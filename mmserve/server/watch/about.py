@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from mmserve.core import (
     CallTimeout,
+    EngineDown,
     NotFound,
     RawPart,
     Request,
@@ -99,11 +100,15 @@ async def livez(_service: Service, _http: HttpRequest) -> Response:
 
 
 async def health(service: Service, _http: HttpRequest) -> Response:
-    """Says whether requests can be served."""
+    """Says whether requests can be served: not while the server ends, or has no engine."""
+    if service.calls.refusal is not None:
+        return not_ready(service.calls.refusal)
     try:
-        await _counters(service)
+        counters = await _counters(service)
     except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not well
         return not_ready(error)
+    if counters.get("engine_up", 1) == 0:
+        return not_ready(EngineDown("the engine is down, another is started"))
     return JSONResponse({"status": "ready"})
 
 
@@ -111,7 +116,10 @@ async def health_generate(service: Service, http: HttpRequest) -> Response:
     """Sends one token through the engine, at most 20 s long."""
     sampling = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
     request = Request(request_id="", parts=(RawPart("a"),), sampling=sampling)
-    opened = service.calls.open([request], [])
+    try:
+        opened = service.calls.open([request], [])
+    except Exception as error:  # noqa: BLE001 - the server is about to end
+        return not_ready(error)
     try:
         await unless_gone(http, opened, _probe(opened))
     except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not well

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 __all__ = ["HELP", "help_of"]
 
 HELP: Mapping[str, str] = {
+    "engine_up": "Whether the engine's process serves: 1, or 0 while another is started.",
+    "engine_restarts_total": "Engine processes started in place of one that ended or hung.",
     "slots": "Tokens of KV that the device holds: free, cached and held together.",
     "slots_free": "Slots that hold nothing.",
     "slots_cached": "Slots whose KV nobody uses now; reused on a hit, evicted when needed.",
