@@ -42,7 +42,7 @@ from mmserve.core.errors import (
     UnsupportedModel,
     WeightMismatch,
 )
-from mmserve.core.look import ItemLook, MediaLook
+from mmserve.core.look import ItemLook, MediaLook, PromptLook, SpanLook
 from mmserve.core.media import GridPlace, MediaLayout, MediaStyle
 from mmserve.core.model import (
     ModelInfo,
@@ -161,6 +161,7 @@ __all__ = [
     "Policy",
     "ProgramMisuse",
     "Prompt",
+    "PromptLook",
     "PromptReport",
     "RawPart",
     "Request",
@@ -173,6 +174,7 @@ __all__ = [
     "SamplingParams",
     "SchedConfig",
     "ServerConfig",
+    "SpanLook",
     "TextPart",
     "Ticket",
     "Timing",

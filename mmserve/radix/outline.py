@@ -1,0 +1,115 @@
+"""The tree as plain values for programs that draw it themselves: what is where, and no text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mmserve.radix.excerpt import (
+    Branch,
+    Piece,
+    excerpt,
+    name_of,
+    num_waiting,
+    pieces_of,
+    state_of,
+    sums_of,
+)
+from mmserve.radix.tree import RadixTree
+
+__all__ = ["outline"]
+
+_MAX_NODES = 160
+_MAX_PIECES = 40
+"""Of one node, and `_MAX_ALL_PIECES` of all."""
+_MAX_ALL_PIECES = 1200
+_WORDS = {"image": "picture", "video": "frame"}
+
+
+def outline(tree: RadixTree, names: Mapping[int, tuple[str, str]]) -> dict[str, Any]:
+    """The tree as JSON may hold it, about 160 nodes of the branches that matter. Pure.
+
+    Args:
+        tree: to look at.
+        names: digest and kind of media items, of `Interner.names`.
+
+    A node comes before those below it, and names its parent by its place in the list. Its
+    pieces say what its tokens are: so many of text, or tokens [start, end) of a picture or
+    frame, with its digest while that is remembered. Text itself, salts and ids of tokens are
+    not told. `age` counts uses of other branches since the node's own last one.
+
+    Cost: O(nodes), about 0.3 us each, and some 20 us a node told.
+    """
+    roots = excerpt(tree, _MAX_NODES)
+    sums = sums_of(tree)
+    return {
+        "num_nodes": tree.num_nodes,
+        "num_tokens": tree.num_tokens,
+        "num_pinned_tokens": tree.num_tokens - tree.num_evictable,
+        "num_evicted_tokens": tree.num_evicted_tokens,
+        "num_remembered_tokens": sums.evicted_tokens,
+        "num_wished_tokens": sums.wished_tokens,
+        "num_hits": sums.hits,
+        "num_hidden_namespaces": max(0, len(tree.roots()) - len(roots)),
+        "nodes": _nodes(roots, names),
+    }
+
+
+def _nodes(
+    roots: Mapping[str, Branch], names: Mapping[int, tuple[str, str]]
+) -> list[dict[str, Any]]:
+    """All nodes drawn, depth first."""
+    stack: list[tuple[Branch, int | None]] = [(root, None) for root in roots.values()][::-1]
+    spaces = {id(root): name_of(namespace) for namespace, root in roots.items()}
+    newest = max((branch.node.stamp for branch in _all(roots.values())), default=0)
+    nodes: list[dict[str, Any]] = []
+    num_left = _MAX_ALL_PIECES
+    while stack:
+        branch, parent = stack.pop()
+        told = _node(branch, min(num_left, _MAX_PIECES), names)
+        told |= {"parent": parent, "age": newest - branch.node.stamp}
+        if parent is None:
+            told |= {"namespace": spaces[id(branch)], "state": "root"}
+        num_left -= len(told["pieces"])
+        stack.extend((child, len(nodes)) for child in reversed(branch.children))
+        nodes.append(told)
+    return nodes
+
+
+def _all(branches: Iterable[Branch]) -> Iterable[Branch]:
+    stack = list(branches)
+    while stack:
+        branch = stack.pop()
+        yield branch
+        stack.extend(branch.children)
+
+
+def _node(
+    branch: Branch, most_pieces: int, names: Mapping[int, tuple[str, str]]
+) -> dict[str, Any]:
+    node = branch.node
+    pieces = pieces_of(node.keys)
+    return {
+        "state": state_of(node),
+        "num_tokens": node.num_tokens,
+        "hits": node.hits,
+        "pins": node.users,
+        "waiting": num_waiting(node),
+        "num_hidden": branch.num_hidden,
+        "pieces": [_piece(piece, names) for piece in pieces[:most_pieces]],
+        "num_hidden_pieces": max(0, len(pieces) - most_pieces),
+    }
+
+
+def _piece(piece: Piece, names: Mapping[int, tuple[str, str]]) -> dict[str, Any]:
+    if piece.item < 0:
+        return {"kind": "text", "num_tokens": piece.end - piece.start}
+    identity, kind = names.get(piece.item, (None, "image"))
+    return {
+        "kind": _WORDS[kind],
+        "num_tokens": piece.end - piece.start,
+        "start": piece.start,
+        "end": piece.end,
+        "item": piece.item,
+        "identity": identity,
+    }
