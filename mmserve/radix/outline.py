@@ -88,7 +88,7 @@ def _node(
     branch: Branch, most_pieces: int, names: Mapping[int, tuple[str, str]]
 ) -> dict[str, Any]:
     node = branch.node
-    pieces = pieces_of(node.keys)
+    pieces = [] if node.is_root else pieces_of(node.keys)
     return {
         "state": state_of(node),
         "num_tokens": node.num_tokens,

@@ -83,8 +83,9 @@ export class Card {
 
 function stages(timing) {
   const sum = STAGES.reduce((total, stage) => total + timing[stage], 0);
+  const whole = Math.max(sum, timing.total, 1e-9);  // stages may overlap, and time may pass between
   const bar = el("div", { class: "bar", "aria-hidden": "true" });
-  fill(bar, STAGES.map((stage) => [classOf(stage), timing[stage] / Math.max(sum, 1e-9)]));
+  fill(bar, STAGES.map((stage) => [classOf(stage), timing[stage] / whole]));
   const words = STAGES.filter((stage) => timing[stage] >= 0.05).map((stage) =>
     el("span", {}, el("i", { class: `swatch ${classOf(stage)}` }), `${stage} ${time(timing[stage])}`));
   return [bar, el("p", { class: "stage-list" },

@@ -196,6 +196,7 @@ function begin() {
     media.forget();
     connect();
   });
+  find("key-form").addEventListener("submit", (event) => { event.preventDefault(); find("key").blur(); });
   find("questions").addEventListener("input", changed);
   find("form").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
   find("stop").addEventListener("click", () => stopper?.abort());

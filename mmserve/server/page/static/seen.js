@@ -53,8 +53,8 @@ function figure(part) {
   return el("figure", {},
     el("div", { class: "strip" }, ...pictures),
     el("figcaption", {}, el("b", {}, name),
-      `${part.width} \u00d7 ${part.height} pixels, ${many(part.num_tokens, "token")} `
-      + `from ${part.start.toLocaleString("en")}`));
+      `${part.width} \u00d7 ${part.height} pixels`, el("br"),
+      `${many(part.num_tokens, "token")} from ${part.start.toLocaleString("en")}`));
 }
 
 function folded(name, text) {

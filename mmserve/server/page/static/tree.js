@@ -8,6 +8,7 @@ const EVERY_MS = 1000;
 const ROOT_PX = 84;
 const GAP_PX = 3;
 const LEAST_PX = 46;
+const LEAST_LEAF_PX = 120;
 const MOST_PX_A_TOKEN = 8;
 
 let isInView = false;
@@ -69,13 +70,15 @@ function gauges({ slots, features, queue }) {
     + `of ${many(features.all, "token")}`;
 }
 
-const width = (tokens, scale) => Math.max(LEAST_PX, tokens * scale);
+function width({ num_tokens: tokens, below }, scale) {
+  return Math.max(below.length ? LEAST_PX : LEAST_LEAF_PX, tokens * scale);
+}
 
 /** The largest scale, in pixels a token, at which the longest prompt fits. */
 function fitting(roots, room) {
   const paths = [];
   const walk = (node, path) => {
-    const own = node.parent === null ? path : [...path, node.num_tokens];
+    const own = node.parent === null ? path : [...path, node];
     if (!node.below.length) paths.push(own);
     node.below.forEach((child) => walk(child, own));
   };
@@ -84,7 +87,7 @@ function fitting(roots, room) {
   for (let round = 0; round < 24; round += 1) {
     const middle = (low + high) / 2;
     const fits = paths.every((path) =>
-      path.reduce((sum, tokens) => sum + width(tokens, middle) + GAP_PX, 0) <= room);
+      path.reduce((sum, node) => sum + width(node, middle) + GAP_PX, 0) <= room);
     if (fits) low = middle; else high = middle;
   }
   return low;
@@ -110,7 +113,7 @@ function run(node, scale) {
   const box = el("div", { class: `run ${node.state}`, title },
     el("div", { class: "pieces" }, ...node.pieces.map(piece)),
     el("span", { class: "facts-line" }, [count(node.num_tokens) + state, ...notes].join(" \u00b7 ")));
-  box.style.setProperty("--wide", `${width(node.num_tokens, scale)}px`);
+  box.style.setProperty("--wide", `${width(node, scale)}px`);
   return box;
 }
 
