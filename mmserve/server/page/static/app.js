@@ -5,7 +5,7 @@ import { Card, showLegend } from "./answers.js";
 import { count, el, find, many, told } from "./dom.js";
 import { MediaList } from "./media.js";
 import { render, show } from "./seen.js";
-import { watch } from "./tree.js";
+import { allow, watch } from "./tree.js";
 
 /** A browser opens six connections to one server; two are left for the tree and the prompt. */
 const AT_ONCE = 4;
@@ -174,7 +174,9 @@ async function connect() {
     ].filter(([, value]) => value).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
     takesMedia(facts.has_image_understanding);
     problem(null);
+    allow(true);
   } catch (error) {
+    allow(false);
     find("model").textContent = "not connected";
     problem(error);
     learn(error);
@@ -210,8 +212,8 @@ function begin() {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); ask(); }
     if (event.key === "Escape") stopper?.abort();
   });
-  connect();
   watch();
+  connect();
 }
 
 begin();

@@ -12,8 +12,15 @@ const LEAST_LEAF_PX = 120;
 const MOST_PX_A_TOKEN = 8;
 
 let isInView = false;
+let isLetIn = false;
 let timer = null;
 let drawn = "";
+
+/** The server answers, or refuses the key: then it is not asked again before the next one. */
+export function allow(isAllowed) {
+  isLetIn = isAllowed;
+  wake();
+}
 
 /** Begin; the server is asked only while the panel is on the screen. */
 export function watch() {
@@ -24,7 +31,7 @@ export function watch() {
 }
 
 function wake() {
-  const isSeen = isInView && document.visibilityState === "visible";
+  const isSeen = isLetIn && isInView && document.visibilityState === "visible";
   if (isSeen && timer === null) timer = setTimeout(tick, 0);
   if (!isSeen) { clearTimeout(timer); timer = null; }
 }
@@ -36,8 +43,10 @@ async function tick() {
   } catch (error) {
     find("tree-text").textContent = error.message;
     drawn = "";
+    if (error.status === 401) isLetIn = false;
   }
-  if (timer === mine) timer = setTimeout(tick, EVERY_MS);
+  if (!isLetIn) timer = null;
+  if (timer !== null && timer === mine) timer = setTimeout(tick, EVERY_MS);
 }
 
 function update(told) {
