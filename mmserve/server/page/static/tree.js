@@ -9,7 +9,7 @@ const ROOT_PX = 84;
 const GAP_PX = 3;
 const LEAST_PX = 46;
 const LEAST_LEAF_PX = 120;
-const MOST_PX_A_TOKEN = 8;
+const MOST_PX_A_TOKEN = 12;
 
 let isInView = false;
 let isLetIn = false;
