@@ -59,7 +59,8 @@ def _nodes(
     roots: Mapping[str, Branch], names: Mapping[int, tuple[str, str]]
 ) -> list[dict[str, Any]]:
     """All nodes drawn, depth first."""
-    stack: list[tuple[Branch, int | None]] = [(root, None) for root in roots.values()][::-1]
+    stack: list[tuple[Branch, int | None]] = []
+    stack.extend((root, None) for root in reversed(list(roots.values())))
     spaces = {id(root): name_of(namespace) for namespace, root in roots.items()}
     newest = max((branch.node.stamp for branch in _all(roots.values())), default=0)
     nodes: list[dict[str, Any]] = []

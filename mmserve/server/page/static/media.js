@@ -92,6 +92,8 @@ export class MediaList {
       ? el("video", { src: item.url, preload: "metadata", playsinline: true, "aria-hidden": "true" })
       : el("img", { src: item.url, alt: "" });
     if (item.isClip) view.muted = true;
+    view.addEventListener("error", () => view.replaceWith(  // a format that this browser does not know
+      el("span", { class: "unseen" }, item.isClip ? "clip" : "picture")));
     item.state = el("span", { class: "state" });
     const remove = el("button", { type: "button", "aria-label": `Remove ${name}`, title: "Remove" }, "\u00d7");
     item.li = el("li", {}, view, el("span", { class: "file", title: name }, name), item.state, remove);
