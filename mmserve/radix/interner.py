@@ -35,7 +35,7 @@ class Interner:
     def __init__(self, capacity: int = 65536) -> None:
         self._capacity = capacity
         self._items: OrderedDict[bytes, int] = OrderedDict()
-        self._kinds: dict[int, _Kind] = {}
+        self._names: dict[int, tuple[bytes, _Kind]] = {}
         self._next_item = 0
 
     def __len__(self) -> int:
@@ -46,25 +46,22 @@ class Interner:
         known = self._items.get(digest)
         if known is not None:
             self._items.move_to_end(digest)
-            self._kinds[known] = kind
+            self._names[known] = (digest, kind)
             return known
         item = self._next_item
         self._next_item += 1
         self._items[digest] = item
-        self._kinds[item] = kind
+        self._names[item] = (digest, kind)
         if len(self._items) > self._capacity:
-            del self._kinds[self._items.popitem(last=False)[1]]
+            del self._names[self._items.popitem(last=False)[1]]
         return item
 
-    def names(self) -> dict[int, tuple[str, _Kind]]:
-        """Hexadecimal digest and kind of each item that is remembered. Pure.
-
-        Cost: O(items), about 0.2 us each.
-        """
-        return {
-            item: (digest[:_DIGEST_BYTES].hex(), self._kinds[item])
-            for digest, item in self._items.items()
-        }
+    def name(self, item: int) -> tuple[str, _Kind] | None:
+        """Hexadecimal digest and kind of an item; None if it is forgotten. Pure."""
+        if item not in self._names:
+            return None
+        digest, kind = self._names[item]
+        return digest[:_DIGEST_BYTES].hex(), kind
 
 
 def prefix_keys(prompt: Prompt, interner: Interner) -> NDArray[np.int64]:

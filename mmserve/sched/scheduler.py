@@ -376,7 +376,7 @@ class Scheduler:
     def _told(self, room: str) -> str:
         if room != "radix":
             raise NotFound(f"no drawing of {room} as JSON", what="drawing", name=room)
-        tree = outline(self._memory.tree, self._interner.names())
+        tree = outline(self._memory.tree, self._interner.name)
         return json.dumps(tree | told_memory(self.counts(), self._desk.ledger))
 
     # Planning

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mmserve.core import MediaSpan, Prompt
 from mmserve.radix import Interner, Node, RadixTree, outline, prefix_keys
+
+Name = Callable[[int], tuple[str, str] | None]
 
 
 def media(item: int, num_tokens: int, first: int = 0) -> list[int]:
@@ -28,16 +30,16 @@ def planted(*prompts: Sequence[int], namespace: str = "") -> tuple[RadixTree, No
     return tree, root
 
 
-def told(tree: RadixTree, names: dict[int, tuple[str, str]] | None = None) -> dict[str, Any]:
+def told(tree: RadixTree, name: Name = {}.get) -> dict[str, Any]:
     """The outline, after a way through JSON."""
-    return json.loads(json.dumps(outline(tree, names or {})))
+    return json.loads(json.dumps(outline(tree, name)))
 
 
 def test_nodes_name_their_parents_and_pieces() -> None:
     """A node's pieces are its tokens in order; the root has none."""
     picture = media(3, 4)
     tree, _ = planted([5, 6, *picture, 9], [5, 6, *picture, 7, 8])
-    root, shared, *leaves = told(tree, {3: ("ab" * 16, "image")})["nodes"]
+    root, shared, *leaves = told(tree, {3: ("ab" * 16, "image")}.get)["nodes"]
     assert (root["namespace"], root["state"], root["parent"]) == ("default", "root", None)
     assert (root["pieces"], root["num_tokens"]) == ([], 0)
     text, span = shared["pieces"]
@@ -56,7 +58,7 @@ def test_frames_are_told_from_pictures() -> None:
     )
     keys = prefix_keys(Prompt(np.zeros(9, np.int64), spans), interner)
     tree, _ = planted(keys.tolist())
-    pieces = told(tree, interner.names())["nodes"][1]["pieces"]
+    pieces = told(tree, interner.name)["nodes"][1]["pieces"]
     assert [(piece["kind"], piece["identity"]) for piece in pieces] == [
         ("picture", None),
         ("frame", "01" * 16),
@@ -67,7 +69,7 @@ def test_frames_are_told_from_pictures() -> None:
 def test_no_token_and_no_salt_is_told() -> None:
     """Ids of text tokens do not stand in it, nor does the name of a namespace."""
     tree, _ = planted([424_243, 424_244, 424_245], namespace="a secret salt")
-    words = json.dumps(outline(tree, {}))
+    words = json.dumps(outline(tree, {}.get))
     assert "424" not in words
     assert "secret" not in words
     assert json.loads(words)["nodes"][0]["namespace"].startswith("salt:")

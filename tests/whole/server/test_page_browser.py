@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
 from collections.abc import Iterator
@@ -187,6 +188,48 @@ def test_what_the_model_sees(page: playwright.Page) -> None:
     assert min(widths) > 100
     seen.get_by_text("Template text").click()
     expect(seen.locator("pre").first).to_contain_text("<|user|><image>frame 1:<image>")
+
+
+@pytest.mark.parametrize("way", ["paste", "drop"])
+def test_media_may_be_pasted_and_dropped(page: playwright.Page, way: str) -> None:
+    """As good as chosen: shown, uploaded, and asked about."""
+    content = base64.b64encode(Path(SCENE).read_bytes()).decode()
+    page.evaluate(
+        """([way, content]) => {
+            const bytes = Uint8Array.from(atob(content), (sign) => sign.charCodeAt(0));
+            const held = new DataTransfer();
+            held.items.add(new File([bytes], "held.png", { type: "image/png" }));
+            const drop = document.getElementById("drop");
+            if (way === "drop") drop.dispatchEvent(new DragEvent("drop", { dataTransfer: held }));
+            else document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: held }));
+        }""",
+        [way, content],
+    )
+    expect(page.get_by_role("list", name="Media to ask about")).to_contain_text("held.png")
+    ask(page, "What number is written?")
+    expect(page.get_by_role("article")).to_contain_text("36 image tokens")
+
+
+def test_more_questions_than_connections(page: playwright.Page) -> None:
+    """All are answered, though a browser opens only six connections."""
+    ask(page, *(f"Is it number {number}?" for number in range(9)), files=(SCENE,))
+    expect(page.locator("#status")).to_have_text("9 answers are there")
+    expect(page.locator(".cached-tokens")).to_have_count(9)
+
+
+def test_a_file_that_is_gone_is_uploaded_again(browser: playwright.Browser, url: str) -> None:
+    """The refusal says so, and the next round brings it back."""
+    with opened(browser, url, complaints=2) as page, httpx.Client(base_url=url) as http:
+        ask(page, "One?", files=(SCENE,))
+        for file in http.get("/v1/files").json()["data"]:
+            http.delete(f"/v1/files/{file['id']}")
+        page.get_by_role("button", name="Ask").click()
+        refusal = page.get_by_role("article").locator(".error")
+        expect(refusal.locator(".hint")).to_have_text("upload it again with POST /v1/files")
+        expect(page.locator("#media .state")).to_have_text("to be uploaded")
+        ask(page, "One?")
+        expect(page.locator("#status")).to_have_text("1 answer is there")
+        expect(page.get_by_role("article")).to_contain_text("36 image tokens")
 
 
 def test_stop_aborts(page: playwright.Page, url: str) -> None:

@@ -5,7 +5,7 @@ import { Card, showLegend } from "./answers.js";
 import { count, el, find, many, told } from "./dom.js";
 import { MediaList } from "./media.js";
 import { render, show } from "./seen.js";
-import { allow, watch } from "./tree.js";
+import { allow, refresh, watch } from "./tree.js";
 
 /** A browser opens six connections to one server; two are left for the tree and the prompt. */
 const AT_ONCE = 4;
@@ -73,6 +73,7 @@ async function ask() {
   } finally {
     stopper = null;
     busy(false);
+    refresh();
   }
 }
 

@@ -1,10 +1,12 @@
-// The radix tree, memory and the queue, drawn once a second while they can be seen.
+// The radix tree, memory and the queue, drawn once a second while they can be seen; less often
+// where the server takes long to tell.
 
 import { call } from "./api.js";
 import { count, el, fill, find, many } from "./dom.js";
 import { thumbnails } from "./seen.js";
 
 const EVERY_MS = 1000;
+const LEAST_REST = 2;
 const ROOT_PX = 84;
 const GAP_PX = 3;
 const LEAST_PX = 46;
@@ -20,6 +22,13 @@ let drawn = "";
 export function allow(isAllowed) {
   isLetIn = isAllowed;
   wake();
+}
+
+/** Ask now, not in a second: something has ended. */
+export function refresh() {
+  if (timer === null) return;
+  clearTimeout(timer);
+  timer = setTimeout(tick, 0);
 }
 
 /** Begin; the server is asked only while the panel is on the screen. */
@@ -38,6 +47,7 @@ function wake() {
 
 async function tick() {
   const mine = timer;
+  const begun = performance.now();
   try {
     update(await call("show/radix.json"));
   } catch (error) {
@@ -46,7 +56,7 @@ async function tick() {
     if (error.status === 401) isLetIn = false;
   }
   if (!isLetIn) timer = null;
-  if (timer !== null && timer === mine) timer = setTimeout(tick, EVERY_MS);
+  if (timer !== null && timer === mine) timer = setTimeout(tick, Math.max(EVERY_MS, LEAST_REST * (performance.now() - begun)));
 }
 
 function update(told) {
@@ -56,7 +66,7 @@ function update(told) {
   drawn = shape;
   find("tree-text").textContent = `${many(told.num_nodes, "node")}, ${many(told.num_tokens, "token")}: `
     + `${count(told.num_pinned_tokens)} in use, ${count(told.num_tokens - told.num_pinned_tokens)} kept; `
-    + `${many(told.num_hits, "hit")}, ${many(told.num_evicted_tokens, "token")} evicted so far.`;
+    + `${many(told.num_evicted_tokens, "token")} evicted so far.`;
   const nodes = told.nodes.map((node) => ({ ...node, below: [] }));
   const roots = [];
   for (const node of nodes) (node.parent === null ? roots : nodes[node.parent].below).push(node);
