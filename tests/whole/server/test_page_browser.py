@@ -199,9 +199,10 @@ def test_media_may_be_pasted_and_dropped(page: playwright.Page, way: str) -> Non
             const bytes = Uint8Array.from(atob(content), (sign) => sign.charCodeAt(0));
             const held = new DataTransfer();
             held.items.add(new File([bytes], "held.png", { type: "image/png" }));
-            const drop = document.getElementById("drop");
-            if (way === "drop") drop.dispatchEvent(new DragEvent("drop", { dataTransfer: held }));
-            else document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: held }));
+            const place = way === "drop" ? document.getElementById("drop") : document;
+            place.dispatchEvent(way === "drop"
+                ? new DragEvent("drop", { dataTransfer: held })
+                : new ClipboardEvent("paste", { clipboardData: held }));
         }""",
         [way, content],
     )
