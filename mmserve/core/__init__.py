@@ -43,7 +43,7 @@ from mmserve.core.errors import (
     UnsupportedModel,
     WeightMismatch,
 )
-from mmserve.core.look import ItemLook, MediaLook
+from mmserve.core.look import ItemLook, MediaLook, PromptLook, SpanLook
 from mmserve.core.media import GridPlace, MediaLayout, MediaStyle
 from mmserve.core.model import (
     ModelInfo,
@@ -163,6 +163,7 @@ __all__ = [
     "Policy",
     "ProgramMisuse",
     "Prompt",
+    "PromptLook",
     "PromptReport",
     "RawPart",
     "Request",
@@ -175,6 +176,7 @@ __all__ = [
     "SamplingParams",
     "SchedConfig",
     "ServerConfig",
+    "SpanLook",
     "TextPart",
     "Ticket",
     "Timing",

@@ -66,10 +66,16 @@ def _setting(
     high: float | None = None,
     is_above: bool = False,
     is_secret: bool = False,
+    flag: str | None = None,
 ) -> Any:  # noqa: ANN401
-    """A field; numbers from `low` (without it, if `is_above`) to `high`, if these are given."""
+    """A field; numbers from `low` (without it, if `is_above`) to `high`, if these are given.
+
+    `flag` is its flag on the command line, if it has another than its name.
+    """
     limits = {} if low is None else {"low": low, "high": high, "is_above": is_above}
-    return field(default=default, metadata={"doc": doc, **limits}, repr=not is_secret)
+    return field(
+        default=default, metadata={"doc": doc, "flag": flag, **limits}, repr=not is_secret
+    )
 
 
 def template_text(template: str | Path) -> str:
@@ -333,6 +339,9 @@ class ServerConfig:
         (),
         "key of one client, as name=key; given any, all requests need one of these or api_key",
         is_secret=True,
+    )
+    is_page_served: bool = _setting(
+        default=True, doc="serve the web page at /", flag="--no-page"
     )
     max_body_bytes: int = _setting(100 * _MIB, "most bytes of a request body")
     max_file_store_bytes: int = _setting(

@@ -17,17 +17,25 @@ from mmserve.server.conversation_store import ConversationStore
 from mmserve.server.counts import Counts
 from mmserve.server.errors import error_object, error_response
 from mmserve.server.file_store import FileStore
-from mmserve.server.guard import Guard
+from mmserve.server.guard import OPEN_PATHS, Guard
 from mmserve.server.native import upkeep
 from mmserve.server.native.generate import generate
 from mmserve.server.native.prepare import prepare
 from mmserve.server.openai import files, responses, responses_stored
 from mmserve.server.openai.chat import chat_completions
 from mmserve.server.openai.completions import completions
+from mmserve.server.page.files import page_routes
+from mmserve.server.page.render import render
 from mmserve.server.service import Service
 from mmserve.server.systemone.ask import systemone
 from mmserve.server.watch import about
-from mmserve.server.watch.drawings import show_constrained, show_radix, show_sched, show_vision
+from mmserve.server.watch.drawings import (
+    show_constrained,
+    show_radix,
+    show_sched,
+    show_vision,
+    tell_radix,
+)
 
 __all__ = ["create_app"]
 
@@ -50,6 +58,7 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("/v1/messages", ("POST",), messages),
     ("/v1/messages/count_tokens", ("POST",), count_tokens),
     ("/v1/systemone", ("POST",), systemone),
+    ("/v1/render", ("POST",), render),
     ("/generate", ("POST", "PUT"), generate),
     ("/prepare", ("POST",), prepare),
     ("/model_info", ("GET",), about.model_info),
@@ -69,6 +78,7 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("/metrics", ("GET",), about.metrics),
     ("/show/constrained", ("GET",), show_constrained),
     ("/show/radix", ("GET",), show_radix),
+    ("/show/radix.json", ("GET",), tell_radix),
     ("/show/sched", ("GET",), show_sched),
     ("/show/vision", ("GET",), show_vision),
 )
@@ -83,15 +93,17 @@ def create_app(client: Client, config: ServerConfig) -> FastAPI:
     app = FastAPI(title="mmserve", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.calls, app.state.files = service.calls, store
     app.state.conversations = talks
-    for path, methods, handler in _ROUTES:
+    page = page_routes() if config.is_page_served else ()
+    for path, methods, handler in _ROUTES + page:
         for method in methods:
             _add(app, path, method, handler, service)
         if "GET" in methods:
             _add(app, path, "HEAD", handler, service)
     app.add_exception_handler(MmserveError, _refuse(counts))
     app.add_exception_handler(HTTPException, _refuse(counts))
-    paths = frozenset(path for path, _, _ in _ROUTES)
-    app.add_middleware(Guard, config=config, counts=counts, paths=paths)
+    paths = frozenset(path for path, _, _ in _ROUTES + page)
+    open_paths = OPEN_PATHS.union(path for path, _, _ in page)
+    app.add_middleware(Guard, config=config, counts=counts, paths=paths, open_paths=open_paths)
     return app
 
 

@@ -26,12 +26,19 @@ class Guard:
     """ASGI middleware around all routes, known and unknown."""
 
     def __init__(
-        self, app: ASGIApp, *, config: ServerConfig, counts: Counts, paths: Collection[str]
+        self,
+        app: ASGIApp,
+        *,
+        config: ServerConfig,
+        counts: Counts,
+        paths: Collection[str],
+        open_paths: Collection[str] = OPEN_PATHS,
     ) -> None:
         self._app = app
         self._config = config
         self._counts = counts
         self._paths = paths
+        self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI protocol. Changes: the counts."""
@@ -58,7 +65,7 @@ class Guard:
                 await error_response(error, scope["path"])(scope, receive, watched)
 
     def _may_pass(self, scope: Scope) -> bool:
-        if scope["path"] in OPEN_PATHS:
+        if scope["path"] in self._open_paths:
             return True
         return may_enter(key_of(scope["headers"]), self._config)
 

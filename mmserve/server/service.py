@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request as HttpRequest
 
@@ -37,6 +37,7 @@ class Service:
     started_s: int
     files: FileStore
     conversations: ConversationStore
+    renders: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def read_body(self, http: HttpRequest) -> Body:
         """The request's JSON object. Raises the 413 refusal or BadRequest."""

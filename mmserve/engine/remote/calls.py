@@ -13,6 +13,7 @@ from mmserve.engine.remote.messages import (
     Draw,
     FlushCache,
     Look,
+    Render,
     Result,
     Tokenize,
     Value,
@@ -52,6 +53,8 @@ def _carry_out(client: Client, call: Call) -> Value:
             value = client.flush_cache(timeout_s)
         case Counters():
             value = client.counters()
+        case Render(_, request):
+            value = client.render(request)
         case Draw(_, room, form):
             value = client.drawing(room, form)
     return value

@@ -18,6 +18,7 @@ from mmserve.core import (
     MmserveError,
     ModelInfo,
     Output,
+    PromptLook,
     PromptReport,
     Request,
     Timing,
@@ -37,6 +38,7 @@ from mmserve.engine.remote.messages import (
     News,
     Prepare,
     Refused,
+    Render,
     Report,
     Result,
     Submit,
@@ -152,6 +154,10 @@ class RemoteEngine:
         """What the model will see of a picture or clip; see `core.ports.Client`."""
         return self._call(MediaLook, lambda number: Look(number, part))
 
+    def render(self, request: Request) -> PromptLook:
+        """A request's prompt as the model would get it; see `core.ports.Client`."""
+        return self._call(PromptLook, lambda number: Render(number, request))
+
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Token ids of template text; see `core.ports.Client`."""
         return self._call(list[int], lambda number: Tokenize(number, text, add_special_tokens))
@@ -185,7 +191,7 @@ class RemoteEngine:
             return own
         return counted | own | {"engine_up": 1.0}
 
-    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
+    def drawing(self, room: str, form: Literal["text", "svg", "json"] = "text") -> str:
         """A room's state for people to look at; see `core.ports.Client`."""
         return self._call(str, lambda number: Draw(number, room, form))
 

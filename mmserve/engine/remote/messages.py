@@ -16,6 +16,7 @@ from mmserve.core import (
     MmserveError,
     ModelInfo,
     Output,
+    PromptLook,
     PromptReport,
     Request,
     VideoPart,
@@ -40,6 +41,7 @@ __all__ = [
     "Prepare",
     "Ready",
     "Refused",
+    "Render",
     "Report",
     "Result",
     "Submit",
@@ -92,6 +94,14 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Render:
+    """A call of `Client.render`."""
+
+    number: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
 class Tokenize:
     """A call of `Client.tokenize`."""
 
@@ -130,7 +140,7 @@ class Draw:
 
     number: int
     room: str
-    form: Literal["text", "svg"]
+    form: Literal["text", "svg", "json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +148,7 @@ class Close:
     """The last word: end what is open, and the process."""
 
 
-Value = MediaLook | dict[str, float] | list[int] | str | bool
+Value = MediaLook | PromptLook | dict[str, float] | list[int] | str | bool
 """What calls give."""
 
 
@@ -206,13 +216,13 @@ class CallFailed:
     error: MmserveError
 
 
-Call = Look | Tokenize | Detokenize | FlushCache | Counters | Draw
+Call = Look | Render | Tokenize | Detokenize | FlushCache | Counters | Draw
 """Messages that `Result` or `CallFailed` answers."""
 Message = (
     Open | Submit | Cancel | Prepare | Call | Close
     | Ready | NotOpened | Beat | Report | News | Refused | Result | CallFailed
 )  # fmt: skip
 MESSAGES: tuple[type[Message], ...] = (
-    Open, Submit, Cancel, Prepare, Look, Tokenize, Detokenize, FlushCache, Counters, Draw,
-    Close, Ready, NotOpened, Beat, Report, News, Refused, Result, CallFailed,
+    Open, Submit, Cancel, Prepare, Look, Render, Tokenize, Detokenize, FlushCache, Counters,
+    Draw, Close, Ready, NotOpened, Beat, Report, News, Refused, Result, CallFailed,
 )  # fmt: skip

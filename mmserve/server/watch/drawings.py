@@ -11,7 +11,7 @@ from mmserve.core import BadRequest
 from mmserve.server.fields import shown
 from mmserve.server.service import Service
 
-__all__ = ["show_constrained", "show_radix", "show_sched", "show_vision"]
+__all__ = ["show_constrained", "show_radix", "show_sched", "show_vision", "tell_radix"]
 
 _HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'none'"}
 
@@ -34,6 +34,12 @@ async def show_sched(service: Service, http: HttpRequest) -> Response:
 async def show_vision(service: Service, http: HttpRequest) -> Response:
     """The encoded pictures and frames that are kept, as `format` says: text or svg."""
     return await _show(service, http, "vision")
+
+
+async def tell_radix(service: Service, _http: HttpRequest) -> Response:
+    """The radix tree, the queue and memory for programs; see `radix.outline`."""
+    told = await asyncio.to_thread(service.client.drawing, "radix", "json")
+    return Response(told, media_type="application/json", headers=_HEADERS)
 
 
 async def _show(service: Service, http: HttpRequest, room: str) -> Response:
