@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from mmserve.core import Aborted, Client, MmserveError, ServerConfig
+from mmserve.server.admin import ADMIN_PATHS
 from mmserve.server.answer import now_s
 from mmserve.server.calls import Calls
 from mmserve.server.counts import Counts
 from mmserve.server.errors import error_object, error_response
 from mmserve.server.file_store import FileStore
+from mmserve.server.gate import Gate
 from mmserve.server.guard import Guard
 from mmserve.server.native import upkeep
 from mmserve.server.native.generate import generate
@@ -22,9 +26,15 @@ from mmserve.server.native.prepare import prepare
 from mmserve.server.openai import files
 from mmserve.server.openai.chat import chat_completions
 from mmserve.server.openai.completions import completions
-from mmserve.server.service import Service
+from mmserve.server.service import ID_HEADER, Service
+from mmserve.server.visit import here
 from mmserve.server.watch import about
+from mmserve.server.watch.collector import open_tracing
 from mmserve.server.watch.drawings import show_constrained, show_radix, show_sched, show_vision
+from mmserve.server.watch.requests import Watch
+
+if TYPE_CHECKING:
+    from mmserve.server.watch.tracing import Tracing
 
 __all__ = ["create_app"]
 
@@ -64,13 +74,26 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 )
 
 
-def create_app(client: Client, config: ServerConfig) -> FastAPI:
-    """The HTTP surfaces of `client`; the app neither starts nor closes it. Pure."""
+_CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
+_CORS_HEADERS = ("Authorization", "Content-Type", "X-Api-Key", ID_HEADER)
+
+
+def create_app(client: Client, config: ServerConfig, tracing: Tracing | None = None) -> FastAPI:
+    """The HTTP surfaces of `client`; the app neither starts nor closes it.
+
+    `tracing` gets the spans of requests; by default one is opened if the config names a
+    collector, and `app.state.tracing` is for the caller to close.
+
+    Raises MissingExtra if the packages for it are not installed.
+    """
+    if tracing is None and config.otlp_endpoint is not None:
+        tracing = open_tracing(config.otlp_endpoint)
     counts = Counts()
     store = FileStore(config.max_file_store_bytes, config.file_expiry_s)
     service = Service(client, config, Calls(client), counts, now_s(), store)
     app = FastAPI(title="mmserve", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.calls, app.state.files = service.calls, store
+    app.state.tracing = tracing
     for path, methods, handler in _ROUTES:
         for method in methods:
             _add(app, path, method, handler, service)
@@ -78,13 +101,36 @@ def create_app(client: Client, config: ServerConfig) -> FastAPI:
             _add(app, path, "HEAD", handler, service)
     app.add_exception_handler(MmserveError, _refuse(counts))
     app.add_exception_handler(HTTPException, _refuse(counts))
-    paths = frozenset(path for path, _, _ in _ROUTES)
-    app.add_middleware(Guard, config=config, counts=counts, paths=paths)
+    _add_layers(app, service, tracing)
     return app
+
+
+def _add_layers(app: FastAPI, service: Service, tracing: Tracing | None) -> None:
+    """From the inside out: the guard, pages of other origins, and what watches all of it."""
+    config = service.config
+    gate = Gate(config.max_open_requests, config.max_client_requests)
+    app.add_middleware(Guard, config=config, gate=gate)
+    if config.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.cors_origins,
+            allow_methods=_CORS_METHODS,
+            allow_headers=_CORS_HEADERS,
+            expose_headers=(ID_HEADER, "Retry-After"),
+        )
+    app.add_middleware(
+        Watch,
+        counts=service.counts,
+        histograms=service.histograms,
+        paths=frozenset(path for path, _, _ in _ROUTES),
+        tell=None if tracing is None else tracing.tell,
+    )
 
 
 def _add(app: FastAPI, path: str, method: str, handler: Handler, service: Service) -> None:
     async def endpoint(http: HttpRequest) -> Response:
+        if path in ADMIN_PATHS:
+            service.check_admin(http)
         return await handler(service, http)
 
     app.add_api_route(
@@ -100,8 +146,11 @@ def _add(app: FastAPI, path: str, method: str, handler: Handler, service: Servic
 
 def _refuse(counts: Counts) -> Callable[[HttpRequest, Exception], Awaitable[Response]]:
     async def handle(_http: HttpRequest, error: Exception) -> Response:
+        code, visit = error_object(error)["error"]["code"], here()
         if not isinstance(error, Aborted):  # who has left is counted among the ends
-            counts.add("request_errors_total", code=error_object(error)["error"]["code"])
+            counts.add("request_errors_total", code=code)
+        if visit is not None:
+            visit.fail(code)
         return error_response(error)
 
     return handle

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import uvicorn
+from starlette.datastructures import State
 
 from mmserve.core import Broken, Client, ServerConfig
 from mmserve.server.app import create_app
 from mmserve.server.calls import Calls
 from mmserve.server.errors import shutting_down
 from mmserve.server.file_store import FileStore
+from mmserve.server.watch.lines import log_to_stderr
+
+if TYPE_CHECKING:
+    from mmserve.server.watch.tracing import Tracing
 
 __all__ = ["RunningServer", "serve"]
 
@@ -32,9 +38,11 @@ def serve(
     The client stays open; whoever made it closes it. Raises Broken if the port is not free.
     """
     with _listen(config) as listener:
+        server = _uvicorn(client, config)
         if on_ready is not None:
             on_ready(_url(listener))
-        _uvicorn(client, config).run(sockets=[listener])
+        with log_to_stderr(config.log_format):
+            server.run(sockets=[listener])
 
 
 class RunningServer:
@@ -84,10 +92,11 @@ class RunningServer:
 class _Server(uvicorn.Server):
     """uvicorn's server, which tells those it still answers why it leaves them."""
 
-    def __init__(self, settings: uvicorn.Config, calls: Calls, files: FileStore) -> None:
+    def __init__(self, settings: uvicorn.Config, state: State) -> None:
         super().__init__(settings)
-        self._calls = calls
-        self._files = files
+        self._calls: Calls = state.calls
+        self._files: FileStore = state.files
+        self._tracing: Tracing | None = state.tracing
 
     async def on_tick(self, counter: int) -> bool:
         """What uvicorn does ten times a second. Changes: files that have expired are gone."""
@@ -98,6 +107,8 @@ class _Server(uvicorn.Server):
         """Changes: open calls end with an error, then the connections close."""
         self._calls.fail_all(shutting_down())
         await super().shutdown(sockets)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
 
 def _listen(config: ServerConfig) -> socket.socket:
@@ -131,4 +142,4 @@ def _uvicorn(client: Client, config: ServerConfig) -> uvicorn.Server:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    return _Server(settings, app.state.calls, app.state.files)
+    return _Server(settings, app.state)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request as HttpRequest
 
 from mmserve.core import BadRequest, BytesSource, Client, ModelInfo, NotFound, ServerConfig
+from mmserve.server.admin import check_admin
 from mmserve.server.body import read_bytes, read_json
 from mmserve.server.calls import Calls
 from mmserve.server.clients import Caller, caller_of, key_of
@@ -17,6 +18,7 @@ from mmserve.server.counts import Counts
 from mmserve.server.fields import Body, shown, text
 from mmserve.server.file_store import FileStore
 from mmserve.server.forms import FormField, parse_form
+from mmserve.server.histograms import Histograms
 from mmserve.server.media import FindFile
 
 __all__ = ["ID_HEADER", "Service", "check_model", "shown_id"]
@@ -35,6 +37,7 @@ class Service:
     counts: Counts
     started_s: int
     files: FileStore
+    histograms: Histograms = field(default_factory=Histograms)
 
     async def read_body(self, http: HttpRequest) -> Body:
         """The request's JSON object. Raises the 413 refusal or BadRequest."""
@@ -49,6 +52,10 @@ class Service:
     def caller(self, http: HttpRequest) -> Caller:
         """Who sends this request, as far as its headers say. Pure."""
         return caller_of(key_of(http.headers.raw), self.config)
+
+    def check_admin(self, http: HttpRequest) -> None:
+        """Raise the 401 or 403 refusal unless the operator sends this request. Pure."""
+        check_admin(http, self.config)
 
     def file_finder(self, http: HttpRequest) -> FindFile:
         """Finds the files of who sends this request; from any thread. Pure."""

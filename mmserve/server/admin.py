@@ -1,0 +1,32 @@
+"""What only the operator may do, and who that is."""
+
+from __future__ import annotations
+
+from fastapi import Request as HttpRequest
+
+from mmserve.core import ServerConfig
+from mmserve.server.clients import is_admin, key_of
+from mmserve.server.errors import admin_only, cross_site, key_missing
+
+__all__ = ["ADMIN_PATHS", "check_admin"]
+
+ADMIN_PATHS = frozenset(
+    {"/flush_cache", "/show/constrained", "/show/radix", "/show/sched", "/show/vision"}
+)
+"""Routes of the operator. `abort_all` of /abort_request is, too; a single id is its owner's."""
+
+_OTHER_SITES = ("cross-site", "same-site")
+
+
+def check_admin(http: HttpRequest, config: ServerConfig) -> None:
+    """Raise the 401 or 403 refusal unless the operator asks. Pure.
+
+    Where no key is needed, a browser's word that a page of another site asks is enough to
+    refuse: pages may send requests to this machine without its user knowing.
+    """
+    key = key_of(http.headers.raw)
+    if not is_admin(key, config):
+        raise admin_only() if key or not config.admin_key else key_missing()
+    is_open = not (config.admin_key or config.api_key)
+    if is_open and http.headers.get("sec-fetch-site") in _OTHER_SITES:
+        raise cross_site()
