@@ -16,19 +16,24 @@ from mmserve.server.admin import ADMIN_PATHS
 from mmserve.server.answer import now_s
 from mmserve.server.calls import Calls
 from mmserve.server.counts import Counts
+from mmserve.server.describe.document import document
+from mmserve.server.describe.schema import Surface
 from mmserve.server.errors import error_object, error_response
 from mmserve.server.file_store import FileStore
 from mmserve.server.gate import Gate
 from mmserve.server.guard import Guard
+from mmserve.server.native import schema as native_schema
 from mmserve.server.native import upkeep
 from mmserve.server.native.generate import generate
 from mmserve.server.native.prepare import prepare
 from mmserve.server.openai import files
+from mmserve.server.openai import schema as openai_schema
 from mmserve.server.openai.chat import chat_completions
 from mmserve.server.openai.completions import completions
 from mmserve.server.service import ID_HEADER, Service
 from mmserve.server.visit import here
 from mmserve.server.watch import about
+from mmserve.server.watch import schema as watch_schema
 from mmserve.server.watch.collector import open_tracing
 from mmserve.server.watch.drawings import show_constrained, show_radix, show_sched, show_vision
 from mmserve.server.watch.requests import Watch
@@ -74,6 +79,11 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 )
 
 
+_SURFACES: tuple[Surface, ...] = (
+    openai_schema.SURFACE,
+    native_schema.SURFACE,
+    watch_schema.SURFACE,
+)
 _CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 _CORS_HEADERS = ("Authorization", "Content-Type", "X-Api-Key", ID_HEADER)
 
@@ -102,6 +112,8 @@ def create_app(client: Client, config: ServerConfig, tracing: Tracing | None = N
     app.add_exception_handler(MmserveError, _refuse(counts))
     app.add_exception_handler(HTTPException, _refuse(counts))
     _add_layers(app, service, tracing)
+    told = document(_SURFACES, config)
+    app.openapi = lambda: told  # type: ignore[method-assign]  # as FastAPI's documents say
     return app
 
 
