@@ -89,6 +89,7 @@ class Visit:
             "abort" if sequence.finish is None else sequence.finish.reason
             for call in self.calls
             for sequence in call.sequences
+            if call.has_news  # else only its prompt was of interest
         }
         return next((word for word in _WORST_FIRST if word in found), "ok")
 
@@ -116,12 +117,13 @@ class Visit:
 class Followed:
     """One call of a visit: its sequences as they grow. Mutable; `saw` is the only writer."""
 
-    __slots__ = ("_histograms", "_inter", "_visit", "num_samples", "sequences")
+    __slots__ = ("_histograms", "_inter", "_visit", "has_news", "num_samples", "sequences")
 
     def __init__(
         self, visit: Visit, histograms: Histograms, num_sequences: int, num_samples: int
     ) -> None:
         self.num_samples = num_samples
+        self.has_news = False
         self.sequences = [Sequence() for _ in range(num_sequences)]
         self._visit = visit
         self._histograms = histograms
@@ -136,6 +138,7 @@ class Followed:
         """
         sequence, visit = self.sequences[number], self._visit
         num_tokens = len(output.token_ids)
+        self.has_news = True
         if num_tokens:
             now_s = time.monotonic()
             if visit.first_token_s is None:

@@ -52,17 +52,20 @@ _SCHEMES = {
 def document(surfaces: Iterable[Surface], config: ServerConfig) -> dict[str, Any]:
     """All operations of the surfaces, as a server of this config guards them. Pure."""
     paths: dict[str, dict[str, Any]] = {}
+    schemas: dict[str, Any] = {"Error": _ERROR}
     for surface in surfaces:
         for path, methods in surface.items():
             shown = paths.setdefault(shown_path(path), {})
             for method, operation in methods.items():
                 shown[method] = _operation(path, method, operation, config)
+                if operation.body is not None and "title" in operation.body:
+                    schemas[operation.body["title"]] = operation.body
     return {
         "openapi": "3.1.0",
         "info": {"title": "mmserve", "version": importlib.metadata.version("mmserve")},
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR},
+            "schemas": schemas,
             "parameters": {"RequestId": _ID_PARAMETER},
             "securitySchemes": _SCHEMES,
         },
@@ -84,7 +87,10 @@ def _operation(
         "responses": _responses(path, operation),
         "security": _security(path, config),
     }
-    kinds = {JSON: operation.body, "multipart/form-data": operation.form}
+    body = operation.body
+    if body is not None and "title" in body:
+        body = {"$ref": f"#/components/schemas/{body['title']}"}
+    kinds = {JSON: body, "multipart/form-data": operation.form}
     content = {kind: {"schema": schema} for kind, schema in kinds.items() if schema is not None}
     if content:
         told["requestBody"] = {"required": True, "content": content}

@@ -36,6 +36,12 @@ __all__ = [
 Schema = dict[str, Any]
 JSON = "application/json"
 EVENTS = "text/event-stream"
+_EVENT: Schema = {
+    "type": "object",
+    "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
+    "required": ["data"],
+    "description": "One event; its data is a chunk of the answer in JSON, or [DONE] at the end.",
+}
 OFF: Schema = {
     "enum": [False, None],
     "description": "Not served, so it can only be switched off.",
@@ -49,7 +55,8 @@ class Operation:
     Args:
         summary: what it does, in one sentence.
         answers: schema of what a success sends, by media type; several where the request says.
-        body: schema of the JSON body it takes.
+        body: schema of the JSON body it takes; one with a `title` stands in the document once,
+            under that name.
         form: schema of the form it takes instead.
         parameters: those of path and query.
         refusals: words of `errors.ANSWERS`, beside those that every route may send.
@@ -69,7 +76,7 @@ Surface = Mapping[str, Mapping[str, Operation]]
 
 def generating(summary: str, body: Schema, answer: Schema) -> Operation:
     """A route that generates, whole or as a stream of events. Pure."""
-    answers = {JSON: answer, EVENTS: {"type": "string"}}
+    answers = {JSON: answer, EVENTS: _EVENT}
     refusals = ("bad", "absent", "large", "left", "behind", "late")
     return Operation(summary=summary, body=body, answers=answers, refusals=refusals)
 

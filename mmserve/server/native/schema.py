@@ -84,32 +84,41 @@ def _media(item: Schema) -> Schema:
     return either(item, array(own), doc=_MEDIA_OF)
 
 
-GENERATE = closed(
-    {
-        "text": either(text(), array(text(), least=1), doc="Rendered text, one or a batch."),
-        "input_ids": either(_IDS, array(_IDS, least=1), doc="Token ids, one or a batch."),
-        "parts": {**_PARTS, "description": "Parts and turns in order; exactly one of three."},
-        "image_data": _media(PICTURE),
-        "video_data": _media(CLIP),
-        "sampling_params": _each(_SAMPLING, "How tokens are chosen."),
-        "return_logprob": _each(flag(), "Report log-probabilities."),
-        "logprob_start_len": _each(integer(-1, 2**31), "Report the prompt's from here on."),
-        "top_logprobs_num": _each(integer(0, 64), "Report so many likeliest tokens."),
-        "choices": array(text(), "Score these as answers.", least=1, most=10_000),
-        "token_ids_logprob": only([]),
-        "modalities": array(word("image", "multi-images", "video")),
-        "cache_salt": SALT,
-        "extra_key": text("A second salt.", most=256),
-        "priority": PRIORITY,
-        "rid": either(text(pattern="^[!-~]{1,128}$"), array(_SHORT)),
-        "stream": flag("Send the answer as events, as it grows."),
-        "incremental": flag("Each event has what is new, not what has come so far."),
-        "return_text_in_logprobs": flag("Entries name the token's text, too."),
-        "return_token_ids": flag("Tell the prompt's token ids."),
-        **dict.fromkeys(OFF_ONLY, OFF),
-    }
-)
-"""The body of `/generate`: one of `text`, `input_ids` and `parts`."""
+_MEDIA_FIELDS = {"image_data": _media(PICTURE), "video_data": _media(CLIP)}
+_FIELDS: dict[str, Schema] = {
+    "sampling_params": _each(_SAMPLING, "How tokens are chosen."),
+    "return_logprob": _each(flag(), "Report log-probabilities."),
+    "logprob_start_len": _each(integer(-1, 2**31), "Report the prompt's from here on."),
+    "top_logprobs_num": _each(integer(0, 64), "Report so many likeliest tokens."),
+    "choices": array(text(), "Score these as answers.", least=1, most=10_000),
+    "token_ids_logprob": only([]),
+    "modalities": array(word("image", "multi-images", "video")),
+    "cache_salt": SALT,
+    "extra_key": text("A second salt.", most=256),
+    "priority": PRIORITY,
+    "rid": either(text(pattern="^[!-~]{1,128}$"), array(_SHORT)),
+    "stream": flag("Send the answer as events, as it grows."),
+    "incremental": flag("Each event has what is new, not what has come so far."),
+    "return_text_in_logprobs": flag("Entries name the token's text, too."),
+    "return_token_ids": flag("Tell the prompt's token ids."),
+    **dict.fromkeys(OFF_ONLY, OFF),
+}
+_PROMPTS: dict[str, Schema] = {
+    "text": either(text(), array(text(), least=1), doc="Rendered text, one or a batch."),
+    "input_ids": either(_IDS, array(_IDS, least=1), doc="Token ids, one or a batch."),
+    "parts": {**_PARTS, "description": "Parts and turns in order."},
+}
+
+
+def _generate_body(prompt: str) -> Schema:
+    """A body whose prompt is in this field, and in none of the others."""
+    others = {name: only(doc="Another field has the prompt.") for name in _PROMPTS}
+    media = _MEDIA_FIELDS if prompt != "parts" else {name: only() for name in _MEDIA_FIELDS}
+    return closed({**others, prompt: _PROMPTS[prompt], **media, **_FIELDS}, need=(prompt,))
+
+
+GENERATE = either(*map(_generate_body, _PROMPTS)) | {"title": "Generate"}
+"""The body of `/generate`: its prompt is in one of three fields."""
 
 _ANSWER = opened(
     {
@@ -130,8 +139,11 @@ _TOKENIZE = either(
         },
         need=("prompt",),
     ),
-    {**CHAT, "properties": {**CHAT["properties"], "add_special_tokens": OFF}},
-)
+    {
+        **{word: value for word, value in CHAT.items() if word != "title"},
+        "properties": {**CHAT["properties"], "add_special_tokens": OFF},
+    },
+) | {"title": "Tokenize"}
 _DETOKENIZE = closed(
     {
         "model": MODEL,

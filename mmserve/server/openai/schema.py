@@ -108,7 +108,7 @@ CHAT = closed(
         },
     },
     need=("messages",),
-)
+) | {"title": "ChatCompletion"}
 """The body of `/v1/chat/completions`."""
 
 _TOKEN_ID = integer(0, 2**31)
@@ -130,7 +130,7 @@ COMPLETIONS = closed(
         "suffix": only(""),
     },
     need=("prompt",),
-)
+) | {"title": "Completion"}
 """The body of `/v1/completions`."""
 
 
