@@ -40,7 +40,7 @@ _EVENT: Schema = {
     "type": "object",
     "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
     "required": ["data"],
-    "description": "One event; its data is a chunk of the answer in JSON, or [DONE] at the end.",
+    "description": "One event; its data is a chunk of the answer in JSON, or [DONE].",
 }
 OFF: Schema = {
     "enum": [False, None],
