@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ __all__ = [
     "client_of",
     "digest",
     "is_admin",
+    "is_loopback",
     "key_of",
     "may_enter",
     "scoped_salt",
@@ -37,7 +39,6 @@ _MARKS = ("key:", "salt:", "user:")
 _DIGEST_CHARACTERS = 12
 _NAMESPACE_CHARACTERS = 32
 _PEPPER = secrets.token_bytes(16)  # so that no namespace can be guessed
-_LOOPBACK = ("127.", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,17 @@ def is_admin(key: bytes, config: ServerConfig) -> bool:
     own = config.admin_key or config.api_key
     if own:
         return hmac.compare_digest(key, own.encode())
-    return not config.client_keys and config.host.startswith(_LOOPBACK)
+    return not config.client_keys and is_loopback(config.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by name or address, is the machine itself. Pure."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def key_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -97,6 +97,16 @@ def test_pages_of_other_sites_are_not_the_operator(site_word: str):
         assert status(site, "/flush_cache", ADMIN, **headers) == 200
 
 
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", "[::", ""])
+def test_other_names_are_not_the_machine(host: str):
+    """A page whose name was made to lead here is not the operator either."""
+    with serving() as site:
+        refused = site.http.get("/flush_cache", headers={"Host": host})
+        assert refused.status_code == 403
+        for own in ("localhost:1", "[::1]:1", "127.0.0.2"):
+            assert site.http.get("/flush_cache", headers={"Host": own}).status_code == 200
+
+
 def test_aborting_all_is_the_operators():
     """And changes nothing if it is refused."""
     with serving(admin_key=ADMIN, client_keys=KEYS) as site:

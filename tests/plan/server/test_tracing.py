@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -14,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from support.echo_client import EchoClient
 
 from mmserve.core import BadRequest, MissingExtra, ServerConfig
-from mmserve.server import create_app
+from mmserve.server import RunningServer, create_app
 from mmserve.server.watch.tracing import Tracing
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -99,6 +102,43 @@ def test_a_collector_gets_spans(monkeypatch):
     app = create_app(EchoClient(), ServerConfig(otlp_endpoint="http://127.0.0.1:9/v1/traces"))
     assert isinstance(app.state.tracing, Tracing)
     app.state.tracing.close()
+
+
+def test_a_collector_has_them_all_once_the_server_has_stopped():
+    """What waited is sent, over HTTP, to the address that the setting names."""
+    collected: list[tuple[str, bytes]] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            collected.append((self.path, body))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    collector = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    thread = threading.Thread(target=collector.serve_forever)
+    thread.start()
+    endpoint = f"http://127.0.0.1:{collector.server_port}/v1/traces"
+    config = ServerConfig(port=0, otlp_endpoint=endpoint)
+    with RunningServer(EchoClient(), config) as server:
+        for path in ("/v1/models", "/livez"):
+            httpx.get(server.url + path)
+    collector.shutdown()
+    collector.server_close()
+    thread.join()
+    assert {path for path, _ in collected} == {"/v1/traces"}
+    words = b"".join(gunzipped(body) for _, body in collected)
+    assert b"GET /v1/models" in words
+    assert b"GET /livez" in words
+
+
+def gunzipped(body: bytes) -> bytes:
+    """The body as it was before it was compressed, if it was."""
+    return gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
 
 
 @pytest.mark.parametrize("endpoint", ["", "localhost:4317", "http://me:secret@host/v1/traces"])
