@@ -100,7 +100,8 @@ def create_app(client: Client, config: ServerConfig, tracing: Tracing | None = N
         tracing = open_tracing(config.otlp_endpoint)
     counts = Counts()
     store = FileStore(config.max_file_store_bytes, config.file_expiry_s)
-    service = Service(client, config, Calls(client), counts, now_s(), store)
+    gate = Gate(config.max_open_requests, config.max_client_requests)
+    service = Service(client, config, Calls(client), counts, now_s(), store, gate)
     app = FastAPI(title="mmserve", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.calls, app.state.files = service.calls, store
     app.state.tracing = tracing
@@ -120,8 +121,7 @@ def create_app(client: Client, config: ServerConfig, tracing: Tracing | None = N
 def _add_layers(app: FastAPI, service: Service, tracing: Tracing | None) -> None:
     """From the inside out: the guard, pages of other origins, and what watches all of it."""
     config = service.config
-    gate = Gate(config.max_open_requests, config.max_client_requests)
-    app.add_middleware(Guard, config=config, gate=gate)
+    app.add_middleware(Guard, config=config, gate=service.gate)
     if config.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -18,6 +18,7 @@ from mmserve.server.counts import Counts
 from mmserve.server.fields import Body, shown, text
 from mmserve.server.file_store import FileStore
 from mmserve.server.forms import FormField, parse_form
+from mmserve.server.gate import Gate
 from mmserve.server.histograms import Histograms
 from mmserve.server.media import FindFile
 
@@ -37,6 +38,7 @@ class Service:
     counts: Counts
     started_s: int
     files: FileStore
+    gate: Gate
     histograms: Histograms = field(default_factory=Histograms)
 
     async def read_body(self, http: HttpRequest) -> Body:
@@ -64,7 +66,8 @@ class Service:
 
     def series(self) -> dict[str, float]:
         """What the server itself counts, in the form of `Client.counters`. Pure."""
-        return self.counts.series() | self.files.counters()
+        own = {"open_requests": float(self.gate.num_open)}
+        return self.counts.series() | self.files.counters() | own
 
 
 def shown_id(http: HttpRequest, body_id: str | None, prefix: str = "") -> str:

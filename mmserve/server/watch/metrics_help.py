@@ -75,6 +75,7 @@ HELP: Mapping[str, str] = {
     "file_uploads_total": "Files uploaded.",
     "file_evictions_total": "Uploaded files that left to make room for others.",
     "file_expirations_total": "Uploaded files that have expired.",
+    "open_requests": "HTTP requests under way, of those that max_open_requests counts.",
     "http_requests_total": "HTTP responses by route and status.",
     "request_errors_total": "HTTP requests that ended with an error before any news, by code.",
     "requests_total": (

@@ -87,6 +87,15 @@ def test_users_of_a_shared_door_are_limited_by_name():
         assert site.http.get("/v1/models").status_code == 200
 
 
+def test_open_requests_are_told():
+    """Whoever looks at the page is not among them."""
+    with limited() as site:
+        with under_way(site):
+            assert "mmserve_open_requests 1.0" in site.http.get("/metrics").text
+        while "mmserve_open_requests 0.0" not in site.http.get("/metrics").text:
+            pass
+
+
 def test_answers_free_their_place_before_they_are_read():
     """Whoever has an answer may ask again at once."""
     with limited(max_client_requests=1, max_open_requests=1) as site:
