@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from mmserve.core import Aborted, Client, MmserveError, ServerConfig
@@ -17,26 +16,21 @@ from mmserve.server.answer import now_s
 from mmserve.server.calls import Calls
 from mmserve.server.counts import Counts
 from mmserve.server.describe.document import document
-from mmserve.server.describe.schema import Surface
 from mmserve.server.errors import error_object, error_response
 from mmserve.server.file_store import FileStore
 from mmserve.server.gate import Gate
-from mmserve.server.guard import Guard
-from mmserve.server.native import schema as native_schema
+from mmserve.server.layers import add_layers, tracing_of
 from mmserve.server.native import upkeep
 from mmserve.server.native.generate import generate
 from mmserve.server.native.prepare import prepare
 from mmserve.server.openai import files
-from mmserve.server.openai import schema as openai_schema
 from mmserve.server.openai.chat import chat_completions
 from mmserve.server.openai.completions import completions
-from mmserve.server.service import ID_HEADER, Service
+from mmserve.server.service import Service
+from mmserve.server.surfaces import SURFACES
 from mmserve.server.visit import here
 from mmserve.server.watch import about
-from mmserve.server.watch import schema as watch_schema
-from mmserve.server.watch.collector import open_tracing
 from mmserve.server.watch.drawings import show_constrained, show_radix, show_sched, show_vision
-from mmserve.server.watch.requests import Watch
 
 if TYPE_CHECKING:
     from mmserve.server.watch.tracing import Tracing
@@ -79,15 +73,6 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 )
 
 
-_SURFACES: tuple[Surface, ...] = (
-    openai_schema.SURFACE,
-    native_schema.SURFACE,
-    watch_schema.SURFACE,
-)
-_CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
-_CORS_HEADERS = ("Authorization", "Content-Type", "X-Api-Key", ID_HEADER)
-
-
 def create_app(client: Client, config: ServerConfig, tracing: Tracing | None = None) -> FastAPI:
     """The HTTP surfaces of `client`; the app neither starts nor closes it.
 
@@ -96,8 +81,7 @@ def create_app(client: Client, config: ServerConfig, tracing: Tracing | None = N
 
     Raises MissingExtra if the packages for it are not installed.
     """
-    if tracing is None and config.otlp_endpoint is not None:
-        tracing = open_tracing(config.otlp_endpoint)
+    tracing = tracing or tracing_of(config)
     counts = Counts()
     store = FileStore(config.max_file_store_bytes, config.file_expiry_s)
     gate = Gate(config.max_open_requests, config.max_client_requests)
@@ -112,31 +96,10 @@ def create_app(client: Client, config: ServerConfig, tracing: Tracing | None = N
             _add(app, path, "HEAD", handler, service)
     app.add_exception_handler(MmserveError, _refuse(counts))
     app.add_exception_handler(HTTPException, _refuse(counts))
-    _add_layers(app, service, tracing)
-    told = document(_SURFACES, config)
+    add_layers(app, service, frozenset(path for path, _, _ in _ROUTES), tracing)
+    told = document(SURFACES, config)
     app.openapi = lambda: told  # type: ignore[method-assign]  # as FastAPI's documents say
     return app
-
-
-def _add_layers(app: FastAPI, service: Service, tracing: Tracing | None) -> None:
-    """From the inside out: the guard, pages of other origins, and what watches all of it."""
-    config = service.config
-    app.add_middleware(Guard, config=config, gate=service.gate)
-    if config.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=config.cors_origins,
-            allow_methods=_CORS_METHODS,
-            allow_headers=_CORS_HEADERS,
-            expose_headers=(ID_HEADER, "Retry-After"),
-        )
-    app.add_middleware(
-        Watch,
-        counts=service.counts,
-        histograms=service.histograms,
-        paths=frozenset(path for path, _, _ in _ROUTES),
-        tell=None if tracing is None else tracing.tell,
-    )
 
 
 def _add(app: FastAPI, path: str, method: str, handler: Handler, service: Service) -> None:

@@ -4,6 +4,7 @@
     shared      fields that several surfaces read alike
     document    all surfaces, errors and keys as one OpenAPI document
 
-A surface has one dict, `SURFACE` in its `schema.py`: path, then method, then `Operation`. A
-test holds it to what the parsers read: a field that only one of them knows fails.
+A surface has one dict, `SURFACE` in its `schema.py`: path, then method, then `Operation`; it is
+named in `server/surfaces.py`. A test (`tests/plan/server/test_openapi.py`) holds it to what the
+parsers read: a field that only one of them knows fails.
 """
