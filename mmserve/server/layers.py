@@ -1,4 +1,4 @@
-"""What lies around all routes, from the inside out: the guard, pages of other origins, Watch."""
+"""What lies around all routes, inside out: the guard, pages of other origins, Watch."""
 
 from __future__ import annotations
 
