@@ -86,8 +86,8 @@ def errors_page() -> str:
 def metrics_page() -> str:
     """Counters, gauges and histograms."""
     intro = (
-        "# Metrics\n\nSeries of `/metrics`. Those in `_total` only grow, those in `_seconds` are"
-        " histograms, others are gauges.\n"
+        "# Metrics\n\nSeries of `/metrics`. Those in `_total` only grow, those in `_seconds`"
+        " are histograms, others are gauges.\n"
     )
     lines = ["| name | meaning |", "|---|---|"]
     lines += [f"| `mmserve_{name}` | {words} |" for name, words in HELP.items()]
