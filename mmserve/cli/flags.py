@@ -54,6 +54,7 @@ _MAY_BE_ZERO = (
     "source_cache_bytes",
     "max_file_store_bytes",
     "max_response_store_bytes",
+    "max_client_requests",
 )
 
 

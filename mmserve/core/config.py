@@ -6,6 +6,7 @@ Only this file reads the environment.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import Field, dataclass, field, fields
@@ -21,6 +22,7 @@ __all__ = [
     "Eviction",
     "Isolation",
     "Kernels",
+    "LogFormat",
     "MediaConfig",
     "Policy",
     "SchedConfig",
@@ -45,6 +47,10 @@ Kernels = Literal["auto", "torch", "native", "triton"]
 CudaGraphs = Literal["lazy", "start", "off"]
 Isolation = Literal["process", "thread"]
 ClipDecoder = Literal["av", "decord"]
+LogFormat = Literal["text", "json", "off"]
+
+_ORIGIN = re.compile(r"https?://[^\s/*@?#]+")
+_ENDPOINT = re.compile(r"https?://[^\s/@]+(/\S*)?")
 
 _KEPT_IN_CHILDREN = (
     "PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "TMPDIR", "LANG", "LC_ALL"
@@ -374,15 +380,56 @@ class ServerConfig:
         high=315_360_000,
         is_above=True,
     )
+    admin_key: str | None = _setting(
+        None,
+        "key of the operator: flushing, aborting all, drawings; opens the other routes, too",
+        is_secret=True,
+    )
+    namespace_by_key: bool = _setting(
+        default=False, doc="give each client key a cache of its own, shared with nobody"
+    )
+    cors_origins: tuple[str, ...] = _setting(
+        (), "origin of web pages that may call this server, as https://host; none by default"
+    )
+    max_open_requests: int = _setting(
+        4096, "most requests under way at once; more are refused with 429", low=1
+    )
+    max_client_requests: int = _setting(
+        0, "most requests of one client under way at once, more are a 429; 0: no limit", low=0
+    )
+    log_format: LogFormat = _setting(  # noqa: RUF009 - as above
+        "text", "one line on stderr for each request, without its content"
+    )
+    otlp_endpoint: str | None = _setting(
+        None, "address of the OpenTelemetry collector that gets spans, with its path /v1/traces"
+    )
 
     def __post_init__(self) -> None:
         """Raise BadRequest for keys that would let everybody pass or tell nobody apart."""
         _check_ranges(self)
+        _check_word("log_format", self.log_format, get_args(LogFormat))
+        _check_addresses(self)
         _check_names("client_keys", self.client_keys)
+        others = {"", self.api_key, *(key for _, key in self.client_keys)}
+        if self.admin_key is not None and self.admin_key in others:
+            message = "admin_key is empty, or a key that others have"
+            raise BadRequest(message, field="admin_key", reason="value")
         keys = [key for _, key in self.client_keys]
         if not all(keys) or len({*keys, self.api_key}) <= len(keys):
             message = "client_keys has an empty key, or one that somebody else has"
             raise BadRequest(message, field="client_keys", reason="value")
+
+
+def _check_addresses(settings: ServerConfig) -> None:
+    for origin in settings.cors_origins:
+        if not _ORIGIN.fullmatch(origin):
+            message = f"cors_origins has {origin[:100]!r}, which is no origin"
+            hint = "name each as https://host or http://host:port, without a path or a *"
+            raise BadRequest(message, hint=hint, field="cors_origins", reason="value")
+    endpoint = settings.otlp_endpoint
+    if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+        message = "otlp_endpoint is no http address, or holds a password"
+        raise BadRequest(message, field="otlp_endpoint", reason="value")
 
 
 def _check_ranges(settings: SchedConfig | MediaConfig | EngineConfig | ServerConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
@@ -10,14 +11,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from mmserve.core import Aborted, Client, MmserveError, ServerConfig
+from mmserve.server.admin import ADMIN_PATHS
 from mmserve.server.answer import now_s
 from mmserve.server.anthropic.messages import count_tokens, messages
 from mmserve.server.calls import Calls
 from mmserve.server.conversation_store import ConversationStore
 from mmserve.server.counts import Counts
+from mmserve.server.describe.document import document
 from mmserve.server.errors import error_object, error_response
 from mmserve.server.file_store import FileStore
-from mmserve.server.guard import OPEN_PATHS, Guard
+from mmserve.server.gate import Gate
+from mmserve.server.guard import OPEN_PATHS
+from mmserve.server.layers import Paths, add_layers, tracing_of
 from mmserve.server.native import upkeep
 from mmserve.server.native.generate import generate
 from mmserve.server.native.prepare import prepare
@@ -27,7 +32,9 @@ from mmserve.server.openai.completions import completions
 from mmserve.server.page.files import page_routes
 from mmserve.server.page.render import render
 from mmserve.server.service import Service
+from mmserve.server.surfaces import SURFACES
 from mmserve.server.systemone.ask import systemone
+from mmserve.server.visit import here
 from mmserve.server.watch import about
 from mmserve.server.watch.drawings import (
     show_constrained,
@@ -36,6 +43,9 @@ from mmserve.server.watch.drawings import (
     show_vision,
     tell_radix,
 )
+
+if TYPE_CHECKING:
+    from mmserve.server.watch.tracing import Tracing
 
 __all__ = ["create_app"]
 
@@ -84,15 +94,23 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 )
 
 
-def create_app(client: Client, config: ServerConfig) -> FastAPI:
-    """The HTTP surfaces of `client`; the app neither starts nor closes it. Pure."""
+def create_app(client: Client, config: ServerConfig, tracing: Tracing | None = None) -> FastAPI:
+    """The HTTP surfaces of `client`; the app neither starts nor closes it.
+
+    `tracing` gets the spans of requests; by default one is opened if the config names a
+    collector, and `app.state.tracing` is for the caller to close.
+
+    Raises MissingExtra if the packages for it are not installed.
+    """
+    tracing = tracing or tracing_of(config)
     counts = Counts()
     store = FileStore(config.max_file_store_bytes, config.file_expiry_s)
     talks = ConversationStore(config.max_response_store_bytes, config.response_expiry_s)
-    service = Service(client, config, Calls(client), counts, now_s(), store, talks)
+    gate = Gate(config.max_open_requests, config.max_client_requests)
+    service = Service(client, config, Calls(client), counts, now_s(), store, talks, gate)
     app = FastAPI(title="mmserve", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.calls, app.state.files = service.calls, store
-    app.state.conversations = talks
+    app.state.conversations, app.state.tracing = talks, tracing
     page = page_routes() if config.is_page_served else ()
     for path, methods, handler in _ROUTES + page:
         for method in methods:
@@ -101,14 +119,20 @@ def create_app(client: Client, config: ServerConfig) -> FastAPI:
             _add(app, path, "HEAD", handler, service)
     app.add_exception_handler(MmserveError, _refuse(counts))
     app.add_exception_handler(HTTPException, _refuse(counts))
-    paths = frozenset(path for path, _, _ in _ROUTES + page)
-    open_paths = OPEN_PATHS.union(path for path, _, _ in page)
-    app.add_middleware(Guard, config=config, counts=counts, paths=paths, open_paths=open_paths)
+    paths = Paths(
+        known=frozenset(path for path, _, _ in _ROUTES + page),
+        without_key=OPEN_PATHS.union(path for path, _, _ in page),
+    )
+    add_layers(app, service, paths, tracing)
+    told = document(SURFACES, config)
+    app.openapi = lambda: told  # type: ignore[method-assign]  # as FastAPI's documents say
     return app
 
 
 def _add(app: FastAPI, path: str, method: str, handler: Handler, service: Service) -> None:
     async def endpoint(http: HttpRequest) -> Response:
+        if path in ADMIN_PATHS:
+            service.check_admin(http)
         return await handler(service, http)
 
     app.add_api_route(
@@ -124,8 +148,11 @@ def _add(app: FastAPI, path: str, method: str, handler: Handler, service: Servic
 
 def _refuse(counts: Counts) -> Callable[[HttpRequest, Exception], Awaitable[Response]]:
     async def handle(http: HttpRequest, error: Exception) -> Response:
+        code, visit = error_object(error)["error"]["code"], here()
         if not isinstance(error, Aborted):  # who has left is counted among the ends
-            counts.add("request_errors_total", code=error_object(error)["error"]["code"])
+            counts.add("request_errors_total", code=code)
+        if visit is not None:
+            visit.fail(code)
         return error_response(error, http.url.path)
 
     return handle

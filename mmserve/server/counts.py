@@ -15,9 +15,9 @@ class Counts:
     def __init__(self) -> None:
         self._series: defaultdict[str, float] = defaultdict(float)
 
-    def add(self, name: str, **labels: str) -> None:
-        """Count one event. Changes: its series."""
-        self._series[series_key(name, **labels)] += 1
+    def add(self, name: str, number: float = 1, **labels: str) -> None:
+        """Count one event, or a number of things. Changes: its series."""
+        self._series[series_key(name, **labels)] += number
 
     def series(self) -> dict[str, float]:
         """All series, in the form of `Client.counters`. Pure."""

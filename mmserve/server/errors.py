@@ -39,14 +39,19 @@ from mmserve.core import (
 )
 
 __all__ = [
+    "ANSWERS",
     "STATUS",
+    "admin_only",
     "anthropic_error",
     "body_too_large",
+    "client_full",
+    "cross_site",
     "error_object",
     "error_response",
     "file_too_large",
     "key_missing",
     "not_ready",
+    "server_full",
     "shutting_down",
     "status_of",
 ]
@@ -79,6 +84,7 @@ STATUS: Mapping[type[MmserveError], int] = {
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
     413: "invalid_request_error",
@@ -101,6 +107,22 @@ _ROUTING = {
     404: ("there is no such route", "not_found"),
     405: ("the route does not take this method", "method_not_allowed"),
 }
+ANSWERS: Mapping[str, tuple[int, str]] = {
+    "ok": (200, "The answer."),
+    "bad": (400, "The request cannot be served as it is; `param` names the field at fault."),
+    "key": (401, "The API key is missing or wrong."),
+    "admin": (403, "The route is the operator's."),
+    "absent": (404, "What the request names is not there."),
+    "large": (413, "The body, or the file in it, is larger than the limit."),
+    "busy": (429, "Too many requests are under way or wait; `Retry-After` says when to try."),
+    "left": (499, "The client closed the connection; nobody sees this."),
+    "failed": (500, "The server failed; its log says more."),
+    "behind": (502, "A server behind this one failed."),
+    "stopping": (503, "The server is not ready, or shuts down."),
+    "late": (504, "The answer did not come in time."),
+}
+"""Statuses by the word that descriptions of routes use for them, and what each means."""
+
 _OUR_FAULT = "the server failed; its log says more"
 _MAX_MESSAGE = 300
 _MAX_RUN = 80
@@ -169,6 +191,33 @@ def key_missing() -> HTTPException:
     return HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
 
 
+def admin_only() -> HTTPException:
+    """The refusal of an operator's route to somebody else. Pure."""
+    message = "this is for the operator of the server alone"
+    hint = "send the --admin-key, or --api-key where no --admin-key is set"
+    return HTTPException(403, _detail("admin_only", message, hint))
+
+
+def cross_site() -> HTTPException:
+    """The refusal of an operator's route to a web page of somebody else. Pure."""
+    message = "a web page of another site asked for this, without a key"
+    return HTTPException(403, _detail("cross_site", message, "start with --admin-key"))
+
+
+def server_full(limit: int) -> HTTPException:
+    """The refusal of a request beyond `max_open_requests`. Pure."""
+    message = f"{limit} requests are under way, which is the limit"
+    hint = "try again, or start the server with --max-open-requests"
+    return HTTPException(429, _detail("server_full", message, hint), {"Retry-After": "1"})
+
+
+def client_full(limit: int) -> HTTPException:
+    """The refusal of a request beyond `max_client_requests`. Pure."""
+    message = f"{limit} requests of this client are under way, which is its limit"
+    hint = "wait until one has ended"
+    return HTTPException(429, _detail("client_full", message, hint), {"Retry-After": "1"})
+
+
 def body_too_large(limit_bytes: int) -> HTTPException:
     """The refusal of a body over `limit_bytes`. Pure."""
     message = f"the request body is larger than the limit of {limit_bytes} bytes"
@@ -193,6 +242,10 @@ def shutting_down() -> HTTPException:
 def not_ready(error: Exception) -> JSONResponse:
     """The answer of a health route while the engine cannot serve, whatever the reason. Pure."""
     return JSONResponse(error_object(error), 503, {"Retry-After": "1"})
+
+
+def _detail(code: str, message: str, hint: str) -> Any:  # noqa: ANN401 - starlette says str
+    return {"message": f"{message}. hint: {hint}", "code": code}
 
 
 def _message_of(error: MmserveError) -> str:

@@ -15,6 +15,8 @@ from starlette.types import Receive, Scope, Send
 from mmserve.core import Aborted
 from mmserve.server.calls import OpenCall
 from mmserve.server.errors import error_object
+from mmserve.server.failures import failure_text
+from mmserve.server.visit import here
 
 __all__ = ["DONE", "EventStream", "event", "first_of", "named_event", "unless_gone"]
 
@@ -112,8 +114,11 @@ class EventStream(Response):
             async for piece in self._events:
                 yield piece
         except Exception as error:  # noqa: BLE001 - the status is sent, an event must say it
-            _log.error("a stream failed: %.500s", error)
-            yield self._tell(error) if self._tell else event(error_object(error))
+            _log.error("a stream failed\n%s", failure_text(error))
+            failure, visit = error_object(error), here()
+            if visit is not None:
+                visit.fail(failure["error"]["code"])
+            yield self._tell(error) if self._tell else event(failure)
             if self._done_after_error:
                 yield DONE
 

@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import uvicorn
+from starlette.datastructures import State
 
 from mmserve.core import Broken, Client, ServerConfig
 from mmserve.server.app import create_app
@@ -19,6 +20,10 @@ from mmserve.server.calls import Calls
 from mmserve.server.conversation_store import ConversationStore
 from mmserve.server.errors import shutting_down
 from mmserve.server.file_store import FileStore
+from mmserve.server.watch.lines import log_to_stderr
+
+if TYPE_CHECKING:
+    from mmserve.server.watch.tracing import Tracing
 
 __all__ = ["RunningServer", "serve"]
 
@@ -45,12 +50,13 @@ def serve(
     Broken if the port is not free, and KeyboardInterrupt after SIGINT.
     """
     with _listen(config) as listener:
+        server = _uvicorn(client, config)
         if on_ready is not None:
             on_ready(_url(listener))
-        server = _uvicorn(client, config)
         server.is_over = is_over or server.is_over
         server.on_forced = on_forced or server.on_forced
-        server.run(sockets=[listener])
+        with log_to_stderr(config.log_format):
+            server.run(sockets=[listener])
 
 
 class RunningServer:
@@ -100,18 +106,13 @@ class RunningServer:
 class _Server(uvicorn.Server):
     """uvicorn's server, which tells those it still answers why it leaves them."""
 
-    def __init__(
-        self,
-        settings: uvicorn.Config,
-        calls: Calls,
-        stores: tuple[FileStore, ConversationStore],
-        drain_s: float,
-    ) -> None:
+    def __init__(self, settings: uvicorn.Config, state: State, drain_s: float) -> None:
         super().__init__(settings)
         self.is_over: Callable[[], bool] = lambda: False
         self.on_forced: Callable[[], None] = lambda: None
-        self._calls = calls
-        self._stores = stores
+        self._calls: Calls = state.calls
+        self._stores: tuple[FileStore, ConversationStore] = (state.files, state.conversations)
+        self._tracing: Tracing | None = state.tracing
         self._drain_s = drain_s
         self._drained_at: float | None = None
 
@@ -143,6 +144,8 @@ class _Server(uvicorn.Server):
         if self.force_exit or self._calls.num_open:
             await asyncio.to_thread(self.on_forced)  # else what waits for the engine would stay
         await super().shutdown(sockets)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     def _is_drained(self) -> bool:
         """Whether the server was told to end, and need not wait for calls any more. Pure."""
@@ -182,6 +185,4 @@ def _uvicorn(client: Client, config: ServerConfig) -> _Server:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    state = app.state
-    stores = (state.files, state.conversations)
-    return _Server(settings, state.calls, stores, config.drain_s)
+    return _Server(settings, app.state, config.drain_s)

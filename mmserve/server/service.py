@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fastapi import Request as HttpRequest
 
 from mmserve.core import BadRequest, BytesSource, Client, ModelInfo, NotFound, ServerConfig
+from mmserve.server.admin import check_admin
 from mmserve.server.body import read_bytes, read_json
 from mmserve.server.calls import Calls
 from mmserve.server.clients import Caller, caller_of, key_of
@@ -18,6 +19,8 @@ from mmserve.server.counts import Counts
 from mmserve.server.fields import Body, shown, text
 from mmserve.server.file_store import FileStore
 from mmserve.server.forms import FormField, parse_form
+from mmserve.server.gate import Gate
+from mmserve.server.histograms import Histograms
 from mmserve.server.media import FindFile
 
 __all__ = ["ID_HEADER", "Service", "check_model", "shown_id"]
@@ -37,6 +40,8 @@ class Service:
     started_s: int
     files: FileStore
     conversations: ConversationStore
+    gate: Gate
+    histograms: Histograms = field(default_factory=Histograms)
     renders: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def read_body(self, http: HttpRequest) -> Body:
@@ -53,6 +58,10 @@ class Service:
         """Who sends this request, as far as its headers say. Pure."""
         return caller_of(key_of(http.headers.raw), self.config)
 
+    def check_admin(self, http: HttpRequest) -> None:
+        """Raise the 401 or 403 refusal unless the operator sends this request. Pure."""
+        check_admin(http, self.config)
+
     def file_finder(self, http: HttpRequest) -> FindFile:
         """Finds the files of who sends this request; from any thread. Pure."""
         caller = self.caller(http)
@@ -61,7 +70,7 @@ class Service:
     def series(self) -> dict[str, float]:
         """What the server itself counts, in the form of `Client.counters`. Pure."""
         kept = self.files.counters() | self.conversations.counters()
-        return self.counts.series() | kept
+        return self.counts.series() | kept | {"open_requests": float(self.gate.num_open)}
 
 
 def shown_id(http: HttpRequest, body_id: str | None, prefix: str = "") -> str:

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from mmserve.core import BadRequest, ImagePart, VideoPart
-from mmserve.server.clients import client_of
+from mmserve.server.clients import client_of, scoped_salt
 from mmserve.server.fields import Body, list_of
 from mmserve.server.media import MediaDefaults, clip_item, picture_item
 from mmserve.server.openai.envelope import short_text
@@ -33,9 +33,10 @@ async def prepare(service: Service, http: HttpRequest) -> Response:
     user = body.take("user", short_text, "")
     cache_salt = body.take("cache_salt", short_text, "")
     body.finish()
-    client = client_of(service.caller(http), user=user, cache_salt=cache_salt)
+    caller = service.caller(http)
+    client = client_of(caller, user=user, cache_salt=cache_salt)
     for part in media:
-        service.client.prepare(part, cache_salt=cache_salt, client=client)
+        service.client.prepare(part, cache_salt=scoped_salt(caller, cache_salt), client=client)
     return JSONResponse({"accepted": len(media)})
 
 

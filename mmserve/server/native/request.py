@@ -29,14 +29,14 @@ from mmserve.server.sampling import (
     take_text_constraint,
 )
 
-__all__ = ["NativeCall", "Scores", "native_call"]
+__all__ = ["OFF_ONLY", "NativeCall", "Scores", "native_call"]
 
 T = TypeVar("T")
 _TOP_LOGPROBS = integer(0, 64)
 _START = integer(-1, 2**31)
 _PRIORITY = integer(-(2**31), 2**31)
 _KINDS = {"image": "image", "multi-images": "image", "video": "video"}
-_OFF_ONLY = (
+OFF_ONLY = (
     "lora_path",
     "lora_id",
     "session_params",
@@ -130,7 +130,7 @@ def native_call(
     if len({params.n for params in samplings}) > 1:
         message = "sampling_params ask for different n, one call takes one"
         raise BadRequest(message, field="sampling_params", reason="conflict")
-    for field in _OFF_ONLY:
+    for field in OFF_ONLY:
         body.neutral(field, allowed=(False,))
     body.neutral("token_ids_logprob", allowed=([],))
     body.take("modalities", lambda value, name: _check_modalities(value, name, prompts), None)

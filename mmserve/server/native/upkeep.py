@@ -36,16 +36,17 @@ async def flush_cache(service: Service, http: HttpRequest) -> Response:
 
 
 async def abort_request(service: Service, http: HttpRequest) -> Response:
-    """End the calls of one id, or all; a call that is not there is no error."""
+    """End the caller's calls of one id, or all calls; a call that is not there is no error."""
     body = await service.read_body(http)
     is_all = body.take("abort_all", boolean, default=False)
     rid = body.take("rid", text, "")
     body.neutral("abort_message", allowed=("",))
     body.finish()
     if is_all:
+        service.check_admin(http)
         service.calls.abort_all()
     elif rid:
-        service.calls.abort(rid)
+        service.calls.abort(rid, service.caller(http))
     else:
         raise BadRequest("neither rid nor abort_all is given", field="rid", reason="missing")
     return Response(status_code=200)

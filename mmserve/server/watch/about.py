@@ -130,8 +130,9 @@ async def health_generate(service: Service, http: HttpRequest) -> Response:
 
 
 async def metrics(service: Service, _http: HttpRequest) -> Response:
-    """Counters and gauges of engine and server in Prometheus' text format."""
-    content = metrics_text(await _counters(service), service.series())
+    """Counters, gauges and histograms of engine and server in Prometheus' text format."""
+    counters = await _counters(service)
+    content = metrics_text(counters, service.series(), histograms=service.histograms)
     return Response(content, media_type=_METRICS_TYPE)
 
 
@@ -143,7 +144,8 @@ async def _counters(service: Service) -> dict[str, float]:
 def _settings(config: ServerConfig) -> dict[str, Any]:
     """The server's settings with stars for keys. Pure."""
     settings: dict[str, Any] = asdict(config)
-    settings["api_key"] = None if config.api_key is None else _STARS
+    for name in ("api_key", "admin_key"):
+        settings[name] = None if settings[name] is None else _STARS
     settings["client_keys"] = {name: _STARS for name, _ in config.client_keys}
     return settings
 

@@ -1,4 +1,4 @@
-"""What each counter and gauge in `/metrics` means."""
+"""What each counter, gauge and histogram in `/metrics` means."""
 
 from __future__ import annotations
 
@@ -81,8 +81,31 @@ HELP: Mapping[str, str] = {
     "response_bytes": "Bytes of stored responses; what several continue counts once.",
     "response_evictions_total": "Stored responses that left to make room for others.",
     "response_expirations_total": "Stored responses that have expired.",
+    "open_requests": "HTTP requests under way, of those that max_open_requests counts.",
     "http_requests_total": "HTTP responses by route and status.",
     "request_errors_total": "HTTP requests that ended with an error before any news, by code.",
+    "requests_total": (
+        "HTTP requests that have ended, by route, status and reason: the code of an error, else"
+        " how its answer ended (stop, length, abort), else ok. Status none: the client left."
+    ),
+    "tokens_total": (
+        "Tokens of HTTP requests by route and kind: prompt, of them cached, image and video;"
+        " completion, of them forced. A prompt with several answers counts once."
+    ),
+    "time_to_first_token_seconds": (
+        "From the arrival of a request to the first token of its answer."
+    ),
+    "inter_token_seconds": (
+        "Between two tokens of an answer; those that come together share the time evenly."
+    ),
+    "request_seconds": (
+        "From the arrival of a request that generates to the end of its answer."
+    ),
+    "queue_seconds": "From the acceptance of a sequence to its first step.",
+    "stage_seconds": (
+        "Spent for a sequence by stage: fetch, decode, preprocess, encode, queue, prefill,"
+        " decode_text. Media stages count only where they took time."
+    ),
 }
 """By Prometheus name, without the `mmserve_` prefix."""
 

@@ -63,7 +63,12 @@ def test_every_series_says_what_it_means(http):
     ask(http, STORY, user="alice")
     http.post("/v1/completions", json={"prompt": "a", "n": 0})
     families = list(text_string_to_metric_families(http.get("/metrics").text))
-    told = {family.samples[0].name.removeprefix("mmserve_"): family for family in families}
+    told = {
+        (family.name if family.type == "histogram" else family.samples[0].name).removeprefix(
+            "mmserve_"
+        ): family
+        for family in families
+    }
     assert set(told) == set(HELP)
     assert all(family.documentation == HELP[name] for name, family in told.items())
 
