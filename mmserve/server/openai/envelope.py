@@ -16,10 +16,14 @@ _MAX_NAME = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """How a request is handled and answered, whatever it asks the model."""
+    """How a request is handled and answered, whatever it asks the model.
+
+    `usage_in_all`: each chunk tells the usage so far, not the last alone.
+    """
 
     is_stream: bool
     include_usage: bool
+    usage_in_all: bool
     return_timing: bool
     return_token_ids: bool
     client: str
@@ -47,7 +51,8 @@ def take_envelope(body: Body, caller: Caller) -> Envelope:
     cache_salt = body.take("cache_salt", short_text, "")
     return Envelope(
         is_stream=is_stream,
-        include_usage=bool(options),
+        include_usage=options is not None and options[0],
+        usage_in_all=options is not None and all(options),
         return_timing=body.take("return_timing", boolean, default=False),
         return_token_ids=body.take("return_token_ids", boolean, default=False),
         client=client_of(caller, user=user, cache_salt=cache_salt),
@@ -66,10 +71,11 @@ def short_text(value: object, name: str) -> str:
     return words
 
 
-def _stream_options(value: object, name: str) -> bool:
+def _stream_options(value: object, name: str) -> tuple[bool, bool]:
+    """Whether usage is told at all, and whether in each chunk."""
     options = Body(value, name)
     include_usage = options.take("include_usage", boolean, default=False)
     options.neutral("include_obfuscation", allowed=(False,))
-    options.neutral("continuous_usage_stats", allowed=(False,))
+    is_continuous = options.take("continuous_usage_stats", boolean, default=False)
     options.finish()
-    return include_usage
+    return include_usage, is_continuous
