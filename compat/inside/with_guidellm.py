@@ -1,13 +1,18 @@
 """GuideLLM, a public load generator: `python with_guidellm.py URL TEST OPTIONS`.
 
 Options: `tokenizer`, a folder with the tokenizer that it counts prompts with.
+
+Its run may end before the last of its processes has told of an answer, so how many were answered
+is read from the server's metrics; all that it does tell of must be a whole answer.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +36,25 @@ def _load(url: str, data: str, profile: str, route: str) -> list[dict[str, Any]]
     words += ["--profile", profile, "--constraint", f"kind=max_requests,count={_NUM_REQUESTS}"]
     words += ["--tokenizer", f"kind=huggingface_auto,model={tokenizer}"]
     words += ["--data", data, "--output", f"kind=json,path={_OUTPUT}"]
+    before = _answered(url)
     subprocess.run(words, check=True)
+    same(_answered(url) - before, _NUM_REQUESTS)
     (played,) = json.loads(Path(_OUTPUT).read_text())["benchmarks"]
     same((len(played["requests"]["errored"]), len(played["requests"]["incomplete"])), (0, 0))
     answered: list[dict[str, Any]] = played["requests"]["successful"]
-    same(len(answered), _NUM_REQUESTS)
+    same(0 < len(answered) <= _NUM_REQUESTS, True)  # noqa: FBT003
     for one in answered:
         same(one["output_metrics"]["text_tokens"], 8)
     return answered
+
+
+def _answered(url: str) -> int:
+    """Answers that the server has brought to their end at the wanted length."""
+    with urllib.request.urlopen(f"{url}/metrics") as page:
+        found = re.search(
+            r'finished_total\{reason="length"\} ([0-9.e+]+)', page.read().decode()
+        )
+    return int(float(found.group(1))) if found else 0
 
 
 def streams(url: str) -> None:
