@@ -2,8 +2,8 @@
 
 Options: `tokenizer`, a folder with the tokenizer that it counts prompts with.
 
-Its run may end before the last of its processes has told of an answer, so how many were answered
-is read from the server's metrics; all that it does tell of must be a whole answer.
+Its run may end before the last of its processes has told of an answer, so how many were
+answered is read from the server's metrics; all that it does tell of must be a whole answer.
 """
 
 from __future__ import annotations
