@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from benchmarks.record import Record, report
 from benchmarks.serve_asks import Ask, Shown, scenes

@@ -97,8 +97,9 @@ def draw_asks(
     """Calls in random order, with exactly these shares of the two odd kinds. Pure."""
     dice = random.Random(seed)
     num_left, num_refused = round(count * left_share), round(count * refused_share)
-    kinds: list[Kind] = ["left"] * num_left + ["refused"] * num_refused
-    kinds += ["answered"] * (count - len(kinds))
+    kinds: list[Kind] = ["answered"] * (count - num_left - num_refused)
+    kinds.extend(["left"] * num_left)
+    kinds.extend(["refused"] * num_refused)
     dice.shuffle(kinds)
     return [_ask(kind, dice.choice(shown), dice) for kind in kinds]
 

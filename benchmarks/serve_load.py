@@ -226,7 +226,7 @@ def rate_part(
 
     The pictures were seen before, and share their cached tokens; questions come by lot.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, share in enumerate(_SHARES):
         asks = draw_asks(
             shown, load.rate_requests, left_share=0, refused_share=0, seed=_SEED + number

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import httpx
-import psutil
+import psutil  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
 from mmserve.core import series_key
