@@ -224,7 +224,8 @@ def rate_part(
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Open arrivals at shares of the capacity, and the rate at which p99 TTFT is a second.
 
-    The pictures were seen before, and share their cached tokens; questions come by lot.
+    The pictures were seen before, and share their cached tokens; questions come by lot. Where no
+    rate has passed the limit, the one that is told is the highest played.
     """
     rows: list[dict[str, Any]] = []
     for number, share in enumerate(_SHARES):
@@ -250,7 +251,12 @@ def rate_part(
             break
     rates = [row["rate_per_s"] for row in rows]
     values = [np.inf if row["failed"] else row["ttft_p99_ms"] for row in rows]
-    return {"rate_at_1s_ttft_p99": rate_at(_TTFT_LIMIT_S * 1e3, rates, values)}, rows
+    limit_ms = _TTFT_LIMIT_S * 1e3
+    found = {
+        "rate_at_1s_ttft_p99": rate_at(limit_ms, rates, values),
+        "rate_has_passed_limit": float(max(values) > limit_ms),
+    }
+    return found, rows
 
 
 def kill_part(
