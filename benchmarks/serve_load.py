@@ -224,7 +224,7 @@ def rate_part(
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Open arrivals at shares of the capacity, and the rate at which p99 TTFT is a second.
 
-    The pictures were seen before, and share their cached tokens; questions come by lot. Where no
+    The pictures were seen before, and share their cached tokens; questions come by lot. If no
     rate has passed the limit, the one that is told is the highest played.
     """
     rows: list[dict[str, Any]] = []
