@@ -99,20 +99,30 @@ async def _chunks(
         reader = readers[index]
         if index not in begun:
             begun.add(index)
-            yield event(_first_chunk(form, opened, index, reader, is_first=len(begun) == 1))
+            chunk = _first_chunk(form, opened, index, reader, is_first=len(begun) == 1)
+            yield event(_with_usage(form, opened, drafts, chunk))
         for chunk in _news_chunks(form, index, output, reader):
-            yield event(chunk)
+            yield event(_with_usage(form, opened, drafts, chunk))
         if output.finish is not None:
             num_open -= 1
             chunk = _chunk(form, index, {}, **_ending(reader, output.finish))
             if not num_open and not form.call.envelope.include_usage:
                 _with_extras(form, opened, drafts, chunk)
-            yield event(chunk)
+            yield event(_with_usage(form, opened, drafts, chunk))
     if form.call.envelope.include_usage:
         last = form.frame("chat.completion.chunk", [])
         last["usage"] = usage_object(drafts, opened.num_samples)
         yield event(_with_extras(form, opened, drafts, last))
     yield DONE
+
+
+def _with_usage(
+    form: _Form, opened: OpenCall, drafts: list[Draft], chunk: dict[str, Any]
+) -> dict[str, Any]:
+    """A chunk with the usage so far, if each is to have it."""
+    if form.call.envelope.usage_in_all:
+        chunk["usage"] = usage_object(drafts, opened.num_samples)
+    return chunk
 
 
 def _chunk(form: _Form, index: int, delta: dict[str, Any], **choice: object) -> dict[str, Any]:

@@ -120,6 +120,8 @@ async def _chunks(form: _Form, news: AsyncIterator[tuple[int, Output]]) -> Async
         num_open -= output.finish is not None
         if not num_open and not form.call.envelope.include_usage:
             chunk = form.with_extras(drafts, chunk)
+        if form.call.envelope.usage_in_all:
+            chunk["usage"] = usage_object(drafts, form.opened.num_samples)
         if chunk["choices"][0]["text"] or output.finish is not None or _is_told(form, output):
             yield event(chunk)
     if form.call.envelope.include_usage:

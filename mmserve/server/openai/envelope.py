@@ -16,10 +16,14 @@ _MAX_NAME = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """How a request is handled and answered, whatever it asks the model."""
+    """How a request is handled and answered, whatever it asks the model.
+
+    `usage_in_all`: each chunk tells the usage so far, not the last alone.
+    """
 
     is_stream: bool
     include_usage: bool
+    usage_in_all: bool
     return_timing: bool
     return_token_ids: bool
     client: str
@@ -44,14 +48,21 @@ def take_envelope(body: Body, caller: Caller) -> Envelope:
     body.neutral("safety_identifier")
     user = body.take("user", short_text, "")
     return take_handling(
-        body, caller, user=user, is_stream=is_stream, include_usage=bool(options)
+        body, caller, user=user, is_stream=is_stream, usage=options or (False, False)
     )
 
 
 def take_handling(
-    body: Body, caller: Caller, *, user: str, is_stream: bool, include_usage: bool = False
+    body: Body,
+    caller: Caller,
+    *,
+    user: str,
+    is_stream: bool,
+    usage: tuple[bool, bool] = (False, False),
 ) -> Envelope:
     """The fields that no surface has otherwise, beside what its own say of these three.
+
+    `usage` says whether a stream tells it at its end, and in each chunk, too.
 
     Changes: the fields count as known.
     """
@@ -59,7 +70,8 @@ def take_handling(
     cache_salt = body.take("cache_salt", short_text, "")
     return Envelope(
         is_stream=is_stream,
-        include_usage=include_usage,
+        include_usage=usage[0],
+        usage_in_all=all(usage),
         return_timing=body.take("return_timing", boolean, default=False),
         return_token_ids=body.take("return_token_ids", boolean, default=False),
         client=client_of(caller, user=user, cache_salt=cache_salt),
@@ -78,10 +90,11 @@ def short_text(value: object, name: str) -> str:
     return words
 
 
-def _stream_options(value: object, name: str) -> bool:
+def _stream_options(value: object, name: str) -> tuple[bool, bool]:
+    """Whether usage is told at all, and whether in each chunk."""
     options = Body(value, name)
     include_usage = options.take("include_usage", boolean, default=False)
     options.neutral("include_obfuscation", allowed=(False,))
-    options.neutral("continuous_usage_stats", allowed=(False,))
+    is_continuous = options.take("continuous_usage_stats", boolean, default=False)
     options.finish()
-    return include_usage
+    return include_usage, is_continuous

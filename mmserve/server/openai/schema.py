@@ -46,7 +46,7 @@ ENVELOPE: dict[str, Schema] = {
         {
             "include_usage": flag("One more event at the end, with the usage."),
             "include_obfuscation": OFF,
-            "continuous_usage_stats": OFF,
+            "continuous_usage_stats": flag("Tell the usage so far in every event, too."),
         }
     ),
     "store": OFF,
