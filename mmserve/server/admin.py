@@ -13,7 +13,14 @@ from mmserve.server.errors import admin_only, cross_site, key_missing
 __all__ = ["ADMIN_PATHS", "check_admin"]
 
 ADMIN_PATHS = frozenset(
-    {"/flush_cache", "/show/constrained", "/show/radix", "/show/sched", "/show/vision"}
+    {
+        "/flush_cache",
+        "/show/constrained",
+        "/show/radix",
+        "/show/radix.json",
+        "/show/sched",
+        "/show/vision",
+    }
 )
 """Routes of the operator. `abort_all` of /abort_request is, too; a single id is its owner's."""
 

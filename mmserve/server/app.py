@@ -32,7 +32,7 @@ from mmserve.server.openai.completions import completions
 from mmserve.server.page.files import page_routes
 from mmserve.server.page.render import render
 from mmserve.server.service import Service
-from mmserve.server.surfaces import SURFACES
+from mmserve.server.surfaces import surfaces_of
 from mmserve.server.systemone.ask import systemone
 from mmserve.server.visit import here
 from mmserve.server.watch import about
@@ -124,7 +124,7 @@ def create_app(client: Client, config: ServerConfig, tracing: Tracing | None = N
         without_key=OPEN_PATHS.union(path for path, _, _ in page),
     )
     add_layers(app, service, paths, tracing)
-    told = document(SURFACES, config)
+    told = document(surfaces_of(config), config)
     app.openapi = lambda: told  # type: ignore[method-assign]  # as FastAPI's documents say
     return app
 

@@ -49,6 +49,7 @@ __all__ = [
     "error_object",
     "error_response",
     "file_too_large",
+    "is_anthropic",
     "key_missing",
     "not_ready",
     "server_full",
@@ -165,6 +166,11 @@ def anthropic_error(error: Exception) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
+def is_anthropic(path: str) -> bool:
+    """Whether errors of this path have the form of Anthropic's API. Pure."""
+    return path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/")
+
+
 def error_response(error: Exception, path: str = "") -> JSONResponse:
     """The whole answer to a failed request; `Retry-After` where trying later helps. Pure.
 
@@ -177,8 +183,7 @@ def error_response(error: Exception, path: str = "") -> JSONResponse:
         seconds = error.fields.get("retry_after_s")
         wait = seconds if isinstance(seconds, int | float) else 1
         headers["Retry-After"] = str(max(1, round(wait)))
-    is_anthropic = path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/")
-    body = anthropic_error(error) if is_anthropic else error_object(error)
+    body = anthropic_error(error) if is_anthropic(path) else error_object(error)
     return JSONResponse(body, status_of(error), headers)
 
 

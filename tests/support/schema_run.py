@@ -37,7 +37,22 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-GENERATING = ("/v1/chat/completions", "/v1/completions", "/generate", "/tokenize")
+GENERATING = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/systemone",
+    "/generate",
+    "/tokenize",
+)
+_LENGTH = {
+    "/v1/chat/completions": "max_tokens",
+    "/v1/responses": "max_output_tokens",
+    "/v1/messages": "max_tokens",
+    "/tokenize": "max_tokens",
+}
+"""The field that bounds an answer, where there is no bound without it."""
 _FEW_TOKENS = 3
 _FEW_ANSWERS = 2
 _TIMEOUT_S = 60
@@ -91,7 +106,7 @@ def _explore_one(operation: APIOperation, num_examples: int, number: int) -> lis
     )
     @given(case=st.one_of(fits, does_not))
     def ask(case: schemathesis.Case) -> None:
-        case.body = _bounded(case.body)
+        case.body = _bounded(case.body, _LENGTH.get(operation.path))
         try:
             response = case.call(timeout=_TIMEOUT_S)
             case.validate_response(response, checks=CHECKS)
@@ -103,7 +118,7 @@ def _explore_one(operation: APIOperation, num_examples: int, number: int) -> lis
     return list(wrong)
 
 
-def _bounded(body: Any) -> Any:
+def _bounded(body: Any, length: str | None = None) -> Any:
     """The body with few tokens and answers to generate, and mostly the model that is served."""
     if isinstance(body, list):
         return [_bounded(one) for one in body]
@@ -112,14 +127,14 @@ def _bounded(body: Any) -> Any:
     found = {name: _bounded(value) for name, value in body.items()}
     if isinstance(found.get("model"), str) and len(found["model"]) % 4:
         found["model"] = "default"
-    for name in ("max_tokens", "max_completion_tokens", "max_new_tokens"):
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens"):
         if _is_number(found.get(name)):
             found[name] = min(found[name], _FEW_TOKENS)
     for name in ("n", "best_of"):
         if _is_number(found.get(name)):
             found[name] = min(found[name], _FEW_ANSWERS)
-    if "messages" in found:
-        found.setdefault("max_tokens", _FEW_TOKENS)
+    if length is not None:
+        found.setdefault(length, _FEW_TOKENS)
     return found if len(found) % 3 == 0 else _agreeing(found)
 
 

@@ -23,14 +23,15 @@ from mmserve.server.sampling import (
 )
 from mmserve.server.service import check_model
 
-__all__ = ["MessagesCall", "count_request", "messages_call"]
+__all__ = ["NAMES", "MessagesCall", "count_request", "messages_call"]
 
-_NAMES: Mapping[str, str] = {
+NAMES: Mapping[str, str] = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     "stop": "stop_sequences",
     "stop_patterns": "stop_regex",
 }
+"""Sampling fields as this API names them."""
 _MAX_TOKENS = integer(0, 2**31)
 _PRIORITY = integer(-(2**31), 2**31)
 
@@ -65,11 +66,11 @@ def messages_call(body: Body, caller: Caller, model: ModelInfo, find: FindFile) 
     shaped = body.take("output_config", _output_config, None)
     form = tools.form(take_form(body, {} if shaped is None else {"output_config": shaped}))
     body.neutral("n", allowed=(1,))
-    values: dict[str, Any] = take_sampling(body, _NAMES) | {
+    values: dict[str, Any] = take_sampling(body, NAMES) | {
         "max_new_tokens": max_tokens,
         "constraint": None if form is None else form.constraint,
     }
-    sampling = build_sampling(values, _NAMES, model)
+    sampling = build_sampling(values, NAMES, model)
     body.finish()
     request = Request(
         request_id="",
@@ -112,6 +113,7 @@ def _take_envelope(body: Body, caller: Caller) -> Envelope:
     return Envelope(
         is_stream=body.take("stream", boolean, default=False),
         include_usage=True,
+        usage_in_all=False,
         return_timing=body.take("return_timing", boolean, default=False),
         return_token_ids=body.take("return_token_ids", boolean, default=False),
         client=client_of(caller, user=user, cache_salt=cache_salt),

@@ -10,7 +10,7 @@ from typing import Any
 from mmserve.core import ServerConfig
 from mmserve.server.admin import ADMIN_PATHS
 from mmserve.server.describe.schema import JSON, Operation, Surface
-from mmserve.server.errors import ANSWERS
+from mmserve.server.errors import ANSWERS, is_anthropic
 from mmserve.server.guard import OPEN_PATHS
 from mmserve.server.service import ID_HEADER
 
@@ -34,6 +34,21 @@ _ERROR = {
     },
     "required": ["error"],
 }
+_ANTHROPIC_ERROR = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "properties": {
+                "type": {"type": "string"},
+                "message": {"type": "string", "maxLength": 300},
+            },
+            "required": ["type", "message"],
+        },
+    },
+    "required": ["type", "error"],
+}
 _ID = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,128}$"}
 _ID_PARAMETER = {
     "name": ID_HEADER,
@@ -52,7 +67,7 @@ _SCHEMES = {
 def document(surfaces: Iterable[Surface], config: ServerConfig) -> dict[str, Any]:
     """All operations of the surfaces, as a server of this config guards them. Pure."""
     paths: dict[str, dict[str, Any]] = {}
-    schemas: dict[str, Any] = {"Error": _ERROR}
+    schemas: dict[str, Any] = {"Error": _ERROR, "AnthropicError": _ANTHROPIC_ERROR}
     for surface in surfaces:
         for path, methods in surface.items():
             shown = paths.setdefault(shown_path(path), {})
@@ -85,7 +100,7 @@ def _operation(
         "operationId": re.sub(r"\W+", "_", f"{method}{path}").strip("_"),
         "parameters": [{"$ref": "#/components/parameters/RequestId"}, *operation.parameters],
         "responses": _responses(path, operation),
-        "security": _security(path, config),
+        "security": _security(path, config) if _needs_key(path, operation) else [],
     }
     body = operation.body
     if body is not None and "title" in body:
@@ -99,7 +114,7 @@ def _operation(
 
 def _responses(path: str, operation: Operation) -> dict[str, Any]:
     words = [*operation.refusals, *_EVERYWHERE]
-    if path not in OPEN_PATHS:
+    if _needs_key(path, operation):
         words.append("key")
     if path in ADMIN_PATHS:
         words.append("admin")
@@ -110,14 +125,19 @@ def _responses(path: str, operation: Operation) -> dict[str, Any]:
             kind: {"schema": schema} for kind, schema in operation.answers.items()
         }
     found = {str(status): success}
+    form = "AnthropicError" if is_anthropic(path) else "Error"
     for word in dict.fromkeys(words):
         status, meaning = ANSWERS[word]
         found[str(status)] = {
             "description": meaning,
             "headers": _headers(word),
-            "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}},
+            "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{form}"}}},
         }
     return dict(sorted(found.items()))
+
+
+def _needs_key(path: str, operation: Operation) -> bool:
+    return operation.needs_key and path not in OPEN_PATHS
 
 
 def _headers(word: str) -> dict[str, Any]:
@@ -130,8 +150,6 @@ def _headers(word: str) -> dict[str, Any]:
 
 
 def _security(path: str, config: ServerConfig) -> list[dict[str, list[str]]]:
-    if path in OPEN_PATHS:
-        return []
     if path in ADMIN_PATHS:
         needs_one = config.admin_key or config.api_key or config.client_keys
         found: list[dict[str, list[str]]] = [{"adminKey": []}]

@@ -60,6 +60,7 @@ class Operation:
         form: schema of the form it takes instead.
         parameters: those of path and query.
         refusals: words of `errors.ANSWERS`, beside those that every route may send.
+        needs_key: whether it wants a key where one is configured; probes want none either.
     """
 
     summary: str
@@ -68,6 +69,7 @@ class Operation:
     form: Schema | None = None
     parameters: tuple[Schema, ...] = ()
     refusals: tuple[str, ...] = ()
+    needs_key: bool = True
 
 
 Surface = Mapping[str, Mapping[str, Operation]]

@@ -38,12 +38,13 @@ from mmserve.server.sampling import (
 )
 from mmserve.server.service import check_model
 
-__all__ = ["INCLUDABLE", "Recall", "ResponsesCall", "Sender", "responses_call"]
+__all__ = ["INCLUDABLE", "NAMES", "Recall", "ResponsesCall", "Sender", "responses_call"]
 
 Recall = Callable[[str, str], Conversation]
 """Takes a response's id and the field that names it; gives its conversation, or NotFound."""
 
-_NAMES: Mapping[str, str] = {**OPENAI_NAMES, "max_new_tokens": "max_output_tokens"}
+NAMES: Mapping[str, str] = {**OPENAI_NAMES, "max_new_tokens": "max_output_tokens"}
+"""Sampling fields as this API names them."""
 _LOGPROBS = "message.output_text.logprobs"
 INCLUDABLE = (
     _LOGPROBS,
@@ -219,12 +220,12 @@ def _take_sampling(
         message = "top_logprobs is given, and log-probabilities are not asked for"
         hint = f'send include: ["{_LOGPROBS}"], too'
         raise BadRequest(message, field="top_logprobs", reason="conflict", hint=hint)
-    values = {"max_new_tokens": None, **take_sampling(body, _NAMES)} | {
+    values = {"max_new_tokens": None, **take_sampling(body, NAMES)} | {
         "return_logprobs": has_logprobs,
         "top_logprobs": top_logprobs,
         "constraint": constraint,
     }
-    return build_sampling(values, _NAMES, model)
+    return build_sampling(values, NAMES, model)
 
 
 def _text_form(value: object, name: str) -> dict[str, Constraint]:

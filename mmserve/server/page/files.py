@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from mmserve.server.service import Service
 
-__all__ = ["page_routes"]
+__all__ = ["page_routes", "page_types"]
 
 Handler = Callable[[Service, HttpRequest], Awaitable[Response]]
 
@@ -51,9 +51,18 @@ _HEADERS = {
 def page_routes() -> tuple[tuple[str, tuple[str, ...], Handler], ...]:
     """A route for each file: `/` for the index, `/page/NAME` for the others. Pure."""
     return tuple(
-        ("/" if name == _INDEX else f"/page/{name}", ("GET",), _handler(name, content))
+        (_path(name), ("GET",), _handler(name, content))
         for name, content in _contents().items()
     )
+
+
+def page_types() -> dict[str, str]:
+    """The media type of each file, by its path. Pure."""
+    return {_path(name): _TYPES[PurePath(name).suffix] for name in _contents()}
+
+
+def _path(name: str) -> str:
+    return "/" if name == _INDEX else f"/page/{name}"
 
 
 @cache

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import Request as HttpRequest
@@ -18,6 +19,7 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from mmserve.core import Client, ConstraintRefused, PromptLook, SpanLook
+from mmserve.server.clients import scoped_salt
 from mmserve.server.openai.chat_request import chat_call
 from mmserve.server.service import Service
 
@@ -34,11 +36,13 @@ async def render(service: Service, http: HttpRequest) -> Response:
     Few run at once, since each decodes its pictures anew.
     """
     body = await service.read_body(http)
-    client = service.client
-    chat = chat_call(body, service.caller(http), client.model, service.file_finder(http))
+    client, caller = service.client, service.caller(http)
+    chat = chat_call(body, caller, client.model, service.file_finder(http))
+    salt = scoped_salt(caller, chat.request.cache_salt)
+    request = replace(chat.request, cache_salt=salt)
     try:
         async with service.renders:
-            look = await asyncio.to_thread(client.render, chat.request)
+            look = await asyncio.to_thread(client.render, request)
             return JSONResponse(await asyncio.to_thread(_prompt_object, client, look))
     except ConstraintRefused as error:
         raise await asyncio.to_thread(chat.refusal, error) from None

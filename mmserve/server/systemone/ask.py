@@ -21,6 +21,7 @@ from mmserve.core import (
 )
 from mmserve.server.answer import collect, now_s
 from mmserve.server.calls import OpenCall
+from mmserve.server.clients import Caller, scoped_salt
 from mmserve.server.drafts import Draft, extras_object
 from mmserve.server.events import unless_gone
 from mmserve.server.service import ID_HEADER, Service, shown_id
@@ -48,7 +49,7 @@ async def systemone(service: Service, http: HttpRequest) -> Response:
     name = shown_id(http, call.rid, "sysone-")
     opened: list[OpenCall] = []
     try:
-        _hint(service, call)
+        _hint(service, caller, call)
         first = _open(service, call.requests[0], name, opened)
         scored = await unless_gone(http, first, _scores(service, call, name, opened))
     finally:
@@ -59,11 +60,12 @@ async def systemone(service: Service, http: HttpRequest) -> Response:
     return JSONResponse(told | answer, headers={ID_HEADER: name})
 
 
-def _hint(service: Service, call: SystemOneCall) -> None:
+def _hint(service: Service, caller: Caller, call: SystemOneCall) -> None:
     """Name what must be fetched, so that its bytes are kept from one question to the next."""
     request = call.requests[0]
+    salt = scoped_salt(caller, request.cache_salt)
     for part in call.distant_media:
-        service.client.prepare(part, cache_salt=request.cache_salt, client=request.client)
+        service.client.prepare(part, cache_salt=salt, client=request.client)
 
 
 def _open(service: Service, request: Request, name: str, opened: list[OpenCall]) -> OpenCall:

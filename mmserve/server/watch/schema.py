@@ -87,6 +87,22 @@ SURFACE: Surface = {
     },
     "/show/constrained": _drawing("the compiled grammars"),
     "/show/radix": _drawing("the tree of cached prefixes"),
+    "/show/radix.json": {
+        "get": Operation(
+            summary="The tree of cached prefixes, the queue and memory, for programs.",
+            answers=json_answer(
+                num_nodes=_COUNT,
+                num_tokens=_COUNT,
+                num_pinned_tokens=_COUNT,
+                num_evicted_tokens=_COUNT,
+                num_hidden_namespaces=_COUNT,
+                nodes=array(_OBJECT),
+                slots=_OBJECT,
+                features=_OBJECT,
+                queue=_OBJECT,
+            ),
+        )
+    },
     "/show/sched": _drawing("the last steps"),
     "/show/vision": _drawing("the encoded pictures and frames"),
 }

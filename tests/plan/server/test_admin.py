@@ -15,6 +15,7 @@ from mmserve.server import RunningServer, create_app
 from mmserve.server.admin import ADMIN_PATHS
 from mmserve.server.clients import caller_of, client_of, is_admin, may_enter, scoped_salt
 from mmserve.server.guard import OPEN_PATHS
+from mmserve.server.page.files import page_types
 
 KEYS = (("bob", "sk-bob"), ("eve", "sk-eve"))
 ADMIN, SHARED = "sk-admin", "sk-shared"
@@ -84,6 +85,7 @@ def test_an_operators_key_alone_leaves_the_rest_open():
         assert status(site, "/show/radix") == 401
         assert status(site, "/show/radix", "x") == 403
         assert status(site, "/show/radix", ADMIN) == 200
+        assert status(site, "/show/radix.json", "x") == 403
 
 
 @pytest.mark.parametrize("site_word", ["cross-site", "same-site"])
@@ -142,12 +144,27 @@ def test_clients_abort_their_own_calls_only():
             assert site.client.tickets[-1].is_cancelled
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/generate"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/systemone",
+        "/generate",
+    ],
+)
 def test_each_key_has_a_cache_of_its_own(path: str):
     """Equal prompts of two keys, and equal salts, are apart; one key's are together."""
     bodies = {
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
         "/v1/completions": {"prompt": "x"},
+        "/v1/responses": {"input": "x"},
+        "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9},
+        "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "x"}]},
+        "/v1/systemone": {"state": "x", "questions": [{"type": "yes_no"}]},
         "/generate": {"text": "x"},
     }
     with serving(client_keys=KEYS, api_key=SHARED, namespace_by_key=True) as site:
@@ -170,6 +187,35 @@ def test_hints_go_to_the_caches_of_their_keys():
         assert site.http.post("/prepare", json=media, headers=headers).status_code == 200
         site.http.post("/generate", json={"text": "x", "cache_salt": "s"}, headers=headers)
         assert site.client.prepared[0][1] == site.client.requests[0].cache_salt != "s"
+
+
+def test_hints_of_questions_go_to_the_caches_of_their_keys():
+    """What a state names over the network is fetched where the questions look for it."""
+    with serving(client_keys=KEYS, namespace_by_key=True) as site:
+        picture = {"type": "image_url", "image_url": {"url": "http://h/a"}}
+        body = {"state": [picture], "questions": [{"type": "yes_no"}], "cache_salt": "s"}
+        asked = site.http.post("/v1/systemone", json=body, headers={"x-api-key": "sk-bob"})
+        assert asked.status_code == 200
+        assert site.client.prepared[0][1] == site.client.requests[0].cache_salt != "s"
+
+
+def test_prompts_are_rendered_in_the_caches_of_their_keys(monkeypatch):
+    """Media that one key has sent are looked up for that key alone."""
+    seen = []
+    render = EchoClient.render
+
+    def watched(self, request):
+        seen.append(request.cache_salt)
+        return render(self, request)
+
+    monkeypatch.setattr(EchoClient, "render", watched)
+    body = {"messages": [{"role": "user", "content": "x"}], "cache_salt": "s"}
+    with serving(client_keys=KEYS, namespace_by_key=True) as site:
+        for path in ("/v1/render", "/v1/chat/completions"):
+            asked = site.http.post(path, json=body, headers={"x-api-key": "sk-bob"})
+            assert asked.status_code == 200
+        assert seen == [site.client.requests[0].cache_salt]
+        assert seen != ["s"]
 
 
 def test_names_of_clients_do_not_change_with_their_namespaces():
@@ -208,14 +254,15 @@ def test_keys_that_tell_nobody_apart_are_refused(settings: dict):
 def test_every_route_but_the_open_ones_wants_a_key():
     """Each route of the app, by each of its methods."""
     config = ServerConfig(port=0, admin_key=ADMIN, api_key=SHARED)
-    routes = [route for route in create_app(EchoClient(), config).routes if route.path != "/"]
+    routes = create_app(EchoClient(), config).routes
     assert len(routes) > 30
     with serving(admin_key=ADMIN, api_key=SHARED) as site:
         for route in routes:
             for method in route.methods:
                 path = route.path.replace("{id}", "x").replace("{name:path}", "x")
                 response = site.http.request(method, path)
-                assert (response.status_code == 401) is (path not in OPEN_PATHS), path
+                is_open = path in OPEN_PATHS or path in page_types()
+                assert (response.status_code == 401) is not is_open, path
 
 
 def test_no_key_is_told():

@@ -5,6 +5,7 @@ To describe a surface, give it a `SURFACE` and put bodies that touch all its fie
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,12 +20,14 @@ from mmserve.server import STATUS, create_app
 from mmserve.server.admin import ADMIN_PATHS
 from mmserve.server.describe.document import shown_path
 from mmserve.server.describe.schema import Schema
-from mmserve.server.errors import ANSWERS
+from mmserve.server.errors import ANSWERS, is_anthropic
 from mmserve.server.fields import Body
 from mmserve.server.guard import OPEN_PATHS
+from mmserve.server.page.files import page_types
 
 APP = create_app(EchoClient(), ServerConfig())
 DOCUMENT = APP.openapi()
+UPLOADED = "file-of-the-test"
 PNG = "data:image/png;base64,QUFB"
 SAID = {"role": "user", "content": "x"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -33,9 +36,48 @@ PARTS = [
     {"type": "text", "text": "x"},
     {"type": "image_url", "image_url": PNG},
     {"type": "image_url", "image_url": {"url": PNG}},
+    {"type": "input_image", "image_url": PNG},
+    {"type": "input_image", "file_id": UPLOADED},
     {"type": "image", "source": {"type": "url", "url": PNG}},
+    {"type": "image", "source": {"type": "file", "file_id": UPLOADED}},
     {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUFB"}},
     {"type": "video_url", "video_url": {"url": PNG}},
+]
+MARK = {"cache_control": {"type": "ephemeral"}}
+BLOCKS = [
+    {"type": "text", "text": "x", **MARK},
+    {"type": "image_url", "image_url": {"url": PNG}, **MARK},
+    *({**part, **MARK} for part in PARTS if part["type"] in ("image", "video_url")),
+]
+USED = {"type": "tool_use", "id": "t", "name": "f", "input": {}, **MARK}
+RESULT = {"type": "tool_result", "tool_use_id": "t", "content": BLOCKS, **MARK}
+ASKED = {
+    "system": [BLOCKS[0]],
+    "messages": [
+        {"role": "user", "content": BLOCKS},
+        {"role": "assistant", "content": [BLOCKS[0], USED]},
+        {"role": "user", "content": [RESULT]},
+    ],
+    "tools": [{"name": "f", "input_schema": {}, **MARK}],
+    "tool_choice": {"type": "tool", "name": "f"},
+    "thinking": {"type": "disabled"},
+    **MARK,
+}
+SHAPED = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+FUNCTION = {"type": "function", "name": "f"}
+SPOKEN = {"type": "output_text", "text": "x"}
+ITEM_CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+ITEM_RESULT = {"type": "function_call_output", "call_id": "c", "output": [*PARTS, SPOKEN]}
+TALK = [
+    {"role": "user", "content": PARTS},
+    {"role": "assistant", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c", "content": "x"},
+]
+QUESTIONS = [
+    {"type": "yes_no"},
+    {"type": "choice", "choices": ["a", "b"]},
+    {"type": "score", "min": 1, "max": 2},
+    {"type": "score", "labels": [{"label": "a", "value": 1}, {"label": "b", "value": 2}]},
 ]
 FORM = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
 ITEMS = [{"image": {"url": "QUFB"}}, {"video": {"url": "QUFB"}}]
@@ -57,6 +99,40 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/v1/completions": [
         {"prompt": "x", "stream": True, "stream_options": {}},
         {"prompt": [1, 2], "response_format": FORM},
+    ],
+    "/v1/responses": [
+        {"input": "x", "stream": True, "stream_options": {}},
+        {
+            "input": [
+                {"role": "user", "content": PARTS},
+                {"role": "assistant", "content": [SPOKEN]},
+                ITEM_CALL,
+                ITEM_RESULT,
+            ],
+            "tools": [FUNCTION],
+            "tool_choice": FUNCTION,
+        },
+        {
+            "input": "x",
+            "tools": [FUNCTION],
+            "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION]},
+        },
+        {"input": "x", "text": {"format": {"type": "json_schema", "schema": {}}}},
+    ],
+    "/v1/messages": [
+        {**ASKED, "max_tokens": 9},
+        {
+            "messages": [SAID],
+            "max_tokens": 9,
+            "metadata": {},
+            "output_config": SHAPED,
+        },
+    ],
+    "/v1/messages/count_tokens": [ASKED, {"messages": [SAID], "output_config": SHAPED}],
+    "/v1/systemone": [
+        {"state": PARTS, "questions": QUESTIONS},
+        {"state": TALK, "questions": QUESTIONS},
+        {"messages": TALK, "questions": QUESTIONS},
     ],
     "/generate": [
         {"text": "x", "sampling_params": {}},
@@ -81,8 +157,18 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/abort_request": [{"rid": "x"}],
     "/concate_and_append_request": [{"src_rids": ["x"], "dst_rid": "y"}],
 }
+BODIES["/v1/render"] = BODIES["/v1/chat/completions"]
 BODIES["/tokenize"] = [{"prompt": "x"}, *BODIES["/v1/chat/completions"]]
 """Bodies by route; together they lead the parser to every kind of object that it reads."""
+
+
+@pytest.fixture
+def bodies(site) -> dict[str, list[dict[str, Any]]]:
+    """`BODIES` with the id of a file that is there."""
+    kept = site.http.post(
+        "/v1/files", files={"file": ("a.png", b"AAA")}, data={"purpose": "vision"}
+    )
+    return json.loads(json.dumps(BODIES).replace(UPLOADED, kept.json()["id"]))
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -161,13 +247,14 @@ def test_operations_have_ids_of_their_own():
 
 
 def test_refusals_have_the_one_form():
-    """Every status of an error has the envelope, and the id in a header."""
-    for _, _, told in operations():
+    """Every status of an error has the envelope of its surface, and the id in a header."""
+    for path, _, told in operations():
+        form = "AnthropicError" if is_anthropic(path) else "Error"
         for status, response in told["responses"].items():
             assert "X-Request-Id" in response["headers"]
             if status != "200":
                 schema = response["content"]["application/json"]["schema"]
-                assert schema == {"$ref": "#/components/schemas/Error"}
+                assert schema == {"$ref": f"#/components/schemas/{form}"}
             if status == "429":
                 assert "Retry-After" in response["headers"]
 
@@ -182,12 +269,12 @@ def test_described_statuses_are_those_of_errors():
     [({}, True), ({"api_key": "a"}, False), ({"client_keys": (("b", "c"),)}, False)],
 )
 def test_keys_are_told_as_they_are_asked_for(settings: dict, is_open: bool):
-    """Without a configured one none is needed; probes never need one."""
+    """Without a configured one none is needed; probes and the page never need one."""
     told = create_app(EchoClient(), ServerConfig(**settings)).openapi()
     for path, methods in told["paths"].items():
         for operation in methods.values():
             security = operation["security"]
-            if path in OPEN_PATHS:
+            if path in OPEN_PATHS or path in page_types():
                 assert security == []
                 assert "401" not in operation["responses"]
             else:
@@ -198,7 +285,7 @@ def test_keys_are_told_as_they_are_asked_for(settings: dict, is_open: bool):
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_parser_and_schema_know_the_same_fields(site, path: str, monkeypatch):
+def test_parser_and_schema_know_the_same_fields(site, bodies, path: str, monkeypatch):
     """At every place of the body: none undocumented, none documented and unknown."""
     known: defaultdict[str, set[str]] = defaultdict(set)
     finish = Body.finish
@@ -208,7 +295,7 @@ def test_parser_and_schema_know_the_same_fields(site, path: str, monkeypatch):
         finish(self)
 
     monkeypatch.setattr(Body, "finish", watched)
-    for body in BODIES[path]:
+    for body in bodies[path]:
         response = site.http.post(path, json=body)
         assert response.status_code == 200, response.text
     told = by_place(documented(schema_of(path)))
@@ -284,11 +371,43 @@ def test_bodies_of_tests_fit_their_schemas(path: str):
         assert errors == [], body
 
 
+def test_stored_responses_fit_their_schemas(site):
+    """Told, listed and forgotten."""
+    response_id = site.http.post("/v1/responses", json={"input": "x"}).json()["id"]
+    asked = (("get", ""), ("get", "/input_items"), ("delete", ""))
+    for method, rest in asked:
+        response = site.http.request(method, f"/v1/responses/{response_id}{rest}")
+        told = DOCUMENT["paths"][f"/v1/responses/{{id}}{rest}"][method]["responses"]
+        content = told[str(response.status_code)]["content"]
+        Draft202012Validator(content["application/json"]["schema"]).validate(response.json())
+
+
+def test_refusals_fit_their_schemas(site):
+    """In the form that the path's own clients read."""
+    for path in BODIES:
+        response = site.http.post(path, json={"nothing": 1})
+        content = DOCUMENT["paths"][path]["post"]["responses"]["400"]["content"]
+        schema = resolved(content["application/json"]["schema"])
+        Draft202012Validator(schema).validate(response.json())
+
+
+def test_a_server_without_the_page_describes_none():
+    """Nor does it serve it."""
+    app = create_app(EchoClient(), ServerConfig(is_page_served=False))
+    assert not page_types().keys() & app.openapi()["paths"].keys()
+    assert not page_types().keys() & {route.path for route in app.routes}
+
+
 def test_answers_fit_their_schemas(site):
     """As the routes send them."""
     asked = [
         ("post", "/v1/chat/completions", {"messages": [SAID]}),
         ("post", "/v1/completions", {"prompt": ["x", "y"]}),
+        ("post", "/v1/responses", {"input": "x"}),
+        ("post", "/v1/messages", {"messages": [SAID], "max_tokens": 9}),
+        ("post", "/v1/messages/count_tokens", {"messages": [SAID]}),
+        ("post", "/v1/systemone", {"state": "x", "questions": QUESTIONS}),
+        ("post", "/v1/render", {"messages": [SAID]}),
         ("post", "/generate", {"text": ["x", "y"]}),
         ("post", "/tokenize", {"prompt": "x"}),
         ("post", "/detokenize", {"tokens": [[97]]}),

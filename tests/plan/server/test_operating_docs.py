@@ -22,6 +22,7 @@ BOARD = json.loads((DOCS / "operating/grafana.json").read_text())
 QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel.get("targets", ())]
 SECURITY = (DOCS / "operating/security.md").read_text()
 METRICS = (DOCS / "operating/metrics.md").read_text()
+OFF_FLAGS = {"no_page": "is_page_served"}
 _NAME = re.compile(r"\bmmserve_([a-z0-9_]+)")
 _PARTS = ("_bucket", "_sum", "_count")
 
@@ -78,13 +79,15 @@ def test_the_page_on_security_names_flags_and_routes_that_exist():
     """Every setting of keys, limits, pages and media is told of."""
     known = {f.name for kind in (ServerConfig, MediaConfig) for f in fields(kind)}
     flags = {flag.replace("-", "_") for flag in re.findall(r"--([a-z][a-z-]+)", SECURITY)}
+    flags = {OFF_FLAGS.get(flag, flag) for flag in flags}
     assert flags <= known
     own = {f.name for f in fields(ServerConfig)}
     told_elsewhere = {"port", "max_file_store_bytes", "file_expiry_s"}
     assert own - told_elsewhere <= flags
     paths = {route.path for route in create_app(EchoClient(), ServerConfig()).routes}
-    routes = set(re.findall(r"`(/[a-z_/]+)`", SECURITY))
+    routes = set(re.findall(r"`(/[a-z0-9_/.{}]*)`", SECURITY))
     assert routes <= paths
+    assert {"/", "/v1/render", "/show/radix.json", "/v1/responses/{id}"} <= routes
     for path in OPEN_PATHS | UNLIMITED_PATHS | {p for p in ADMIN_PATHS if "show" not in p}:
         assert path in routes
 

@@ -16,6 +16,7 @@ from mmserve.server.visit import STAGES, Visit
 from mmserve.server.watch.metrics_help import HELP
 
 CHAT = "/v1/chat/completions"
+SAID = {"role": "user", "content": "abc"}
 
 
 def told(site: Any) -> dict[str, float]:
@@ -51,6 +52,25 @@ def test_histograms_count_what_clients_count(site, stream: bool):
         ("queue_seconds_count", 3),
     ):
         assert grown(site, before, name, CHAT) == number, name
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "num_answers"),
+    [
+        ("/v1/responses", {"input": "abc"}, 1),
+        ("/v1/messages", {"messages": [SAID], "max_tokens": 9}, 1),
+        ("/v1/systemone", {"state": "abc", "questions": [{"type": "yes_no"}] * 2}, 0),
+    ],
+)
+def test_every_surface_that_asks_is_observed(site, path: str, body: dict, num_answers: int):
+    """Ends as calls, first tokens as answers that have any."""
+    before = told(site)
+    assert site.http.post(path, json=body).status_code == 200
+    assert grown(site, before, "request_seconds_count", path) == 1
+    assert grown(site, before, "queue_seconds_count", path) >= 1
+    assert grown(site, before, "stage_seconds_count", path, "prefill") >= 1
+    assert grown(site, before, "time_to_first_token_seconds_count", path) == num_answers
+    assert grown(site, before, "tokens_total", path, "prompt") > 0
 
 
 def test_samples_are_counted_each(site):
@@ -95,12 +115,20 @@ def test_requests_are_counted_by_how_they_end(site):
     site.chat("abc", n=0)
     site.http.get("/nope")
     site.http.get("/v1/files/file-x")
+    site.http.get("/v1/responses/resp-x")
+    site.http.get("/v1/responses/resp-x/input_items")
+    site.http.get("/v1/models/a/b")
+    site.http.get("/page/app.js")
     for labels in (
         (CHAT, "200", "stop"),
         (CHAT, "200", "length"),
         (CHAT, "400", "bad_request"),
         ("other", "404", "not_found"),
         ("/v1/files/{id}", "404", "not_found"),
+        ("/v1/responses/{id}", "404", "not_found"),
+        ("/v1/responses/{id}/input_items", "404", "not_found"),
+        ("/v1/models/{name:path}", "404", "not_found"),
+        ("/page/app.js", "200", "ok"),
     ):
         assert grown(site, before, "requests_total", *labels) == 1, labels
     assert grown(site, before, "http_requests_total", CHAT, "200") == 2

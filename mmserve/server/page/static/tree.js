@@ -12,6 +12,8 @@ const GAP_PX = 3;
 const LEAST_PX = 46;
 const LEAST_LEAF_PX = 120;
 const MOST_PX_A_TOKEN = 12;
+/** No key, or one that is not the operator's. */
+const REFUSED = [401, 403];
 
 let isInView = false;
 let isLetIn = false;
@@ -51,12 +53,21 @@ async function tick() {
   try {
     update(await call("show/radix.json"));
   } catch (error) {
-    find("tree-text").textContent = error.message;
+    if (REFUSED.includes(error.status)) close(error);
+    else find("tree-text").textContent = error.message;
     drawn = "";
-    if (error.status === 401) isLetIn = false;
   }
   if (!isLetIn) timer = null;
   if (timer !== null && timer === mine) timer = setTimeout(tick, Math.max(EVERY_MS, LEAST_REST * (performance.now() - begun)));
+}
+
+/** Say why nothing is shown in place of what an earlier key let in, and stop asking. */
+function close({ message, hint }) {
+  isLetIn = false;
+  find("tree").replaceChildren();
+  for (const bar of ["slots", "features"]) { fill(find(bar), []); find(`${bar}-text`).textContent = "not shown"; }
+  for (const number of ["running", "waiting"]) find(number).textContent = "\u2013";
+  find("tree-text").textContent = `The tree is not shown: ${[message, hint].filter(Boolean).join("; ")}.`;
 }
 
 function update(told) {
