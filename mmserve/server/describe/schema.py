@@ -102,9 +102,13 @@ def number(low: float, high: float, doc: str = "") -> Schema:
     return _told({"type": "number", "minimum": low, "maximum": high}, doc)
 
 
-def text(doc: str = "", *, most: int | None = None, pattern: str | None = None) -> Schema:
-    """Strings, of at most `most` characters. Pure."""
+def text(
+    doc: str = "", *, least: int = 0, most: int | None = None, pattern: str | None = None
+) -> Schema:
+    """Strings, of `least` to `most` characters. Pure."""
     schema: Schema = {"type": "string"}
+    if least:
+        schema["minLength"] = least
     if most is not None:
         schema["maxLength"] = most
     if pattern is not None:

@@ -26,10 +26,10 @@ __all__ = ["SURFACE", "SYSTEM_ONE"]
 _LIMIT = 10**9
 _WHOLE = integer(-_LIMIT, _LIMIT)
 _ABOUT: dict[str, Schema] = {
-    "id": text("Repeated with the answer; its place if there is none.", most=256),
+    "id": text("Repeated with the answer; its place if there is none.", least=1, most=256),
     "question": text("Behind the state; empty if the state asks."),
 }
-_OPTION = text("A text that is not empty.")
+_OPTION = text(least=1)
 _LABELS = array(
     closed({"label": _OPTION, "value": number(-_LIMIT, _LIMIT)}, need=("label", "value")),
     "What may answer, and what each stands for.",
@@ -44,7 +44,8 @@ _QUESTIONS = array(
             {
                 **_ABOUT,
                 "type": word("choice"),
-                "choices": array(_OPTION, "What may answer.", least=2, most=256),
+                "choices": array(_OPTION, "What may answer.", least=2, most=256)
+                | {"uniqueItems": True},
             },
             need=("type", "choices"),
         ),
@@ -79,7 +80,7 @@ _FIELDS: dict[str, Schema] = {
 }
 _STATES: dict[str, Schema] = {
     "state": either(
-        text(),
+        text(least=1),
         array(either(*PARTS), least=1),
         MESSAGES,
         doc="What the questions are about: a text, parts, or a conversation.",

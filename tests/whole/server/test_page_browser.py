@@ -233,6 +233,29 @@ def test_a_file_that_is_gone_is_uploaded_again(browser: playwright.Browser, url:
         expect(page.get_by_role("article")).to_contain_text("36 image tokens")
 
 
+def test_the_tree_is_the_operators(browser: playwright.Browser, seeing: Engine) -> None:
+    """With a client's key all but the tree works, and it says why; another key brings it."""
+    config = ServerConfig(port=0, client_keys=(("bob", "sk-bob"),), admin_key="sk-admin")
+    with (
+        RunningServer(seeing, config) as server,
+        opened(browser, server.url, complaints=5) as page,
+    ):
+        page.locator("#tree-text").scroll_into_view_if_needed()
+        for key, words in (
+            ("sk-bob", "operator"),
+            ("sk-admin", "evicted"),
+            ("sk-bob", "operator"),
+        ):
+            page.get_by_label("API key").fill(key)
+            page.keyboard.press("Enter")
+            page.locator("#tree-text").scroll_into_view_if_needed()
+            expect(page.locator("#tree-text")).to_contain_text(words)
+            shown = 0 if key == "sk-bob" else 1
+            expect(page.locator("#tree > ul")).to_have_count(shown)
+            ask(page, "One?")
+            expect(page.locator("#status")).to_have_text("1 answer is there")
+
+
 def test_stop_aborts(page: playwright.Page, url: str) -> None:
     """The answers end, here and on the server; those that came stay."""
     page.get_by_text("Options", exact=True).click()

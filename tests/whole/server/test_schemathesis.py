@@ -10,7 +10,7 @@ from mmserve.core import ServerConfig
 from mmserve.engine import Engine
 from mmserve.server import RunningServer, create_app
 
-NUM_EXAMPLES = 400
+NUM_EXAMPLES = 600
 
 
 def test_made_up_requests_get_documented_answers():
@@ -23,7 +23,14 @@ def test_made_up_requests_get_documented_answers():
         page = httpx.get(f"{server.url}/metrics", timeout=60).text
         assert httpx.get(f"{server.url}/health_generate", timeout=60).status_code == 200
     assert found == {}
-    for route in ("/v1/chat/completions", "/v1/completions", "/generate"):
+    for route in (
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/systemone",
+        "/generate",
+    ):
         for status in ("200", "400"):
             assert f'mmserve_http_requests_total{{route="{route}",status="{status}"}}' in page
 
