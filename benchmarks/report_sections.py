@@ -248,6 +248,39 @@ def _serve_rate(record: Mapping[str, Any]) -> list[str]:
     return figures
 
 
+def _serve_load(record: Mapping[str, Any]) -> list[str]:
+    """Memory as calls end, TTFT against the rate, and latencies beside bad hosts."""
+    rows = record["rows"]
+    memory = [(row["ended_share"], row["resident_mib"]) for row in rows if "ended_share" in row]
+    figures = []
+    if memory:
+        series = [Series("all processes", memory, is_ours=True)]
+        figures.append(lines("Resident memory", "share of calls ended", "MiB", series))
+    rates = [row for row in rows if row["measured"] == "rate"]
+    if rates:
+        series = [
+            Series(
+                f"p{k}", [(row["rate_per_s"], row[f"ttft_p{k}_ms"]) for row in rates], k == 99
+            )
+            for k in (50, 99)
+        ]
+        title = "Time to the first token against the rate"
+        goals = {"limit": 1000.0}
+        figures.append(lines(title, "requests per second", "ms", series, goals, is_log=True))
+    hosts = [row for row in rows if row["measured"] == "hosts"]
+    entries = [
+        Bar(
+            f"round {row['round'] + 1}, {'with' if row['bad_hosts'] else 'without'}",
+            row["e2e_p50_ms"],
+            is_ours=row["bad_hosts"],
+        )
+        for row in hosts
+    ]
+    if entries:
+        figures.append(bars("Median answer beside bad picture hosts", "ms", entries))
+    return figures
+
+
 def _nothing(record: Mapping[str, Any]) -> list[str]:
     del record
     return []
@@ -307,6 +340,12 @@ SECTIONS: tuple[Section, ...] = (
         "Open arrivals",
         "Requests arrive by their own clock; each rate is kept for a while.",
         _serve_rate,
+    ),
+    Section(
+        "serve_load",
+        "A server under many streams",
+        "Questions about pictures beside clients that leave and calls that are wrong.",
+        _serve_load,
     ),
     Section(
         "memory",

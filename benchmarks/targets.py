@@ -224,4 +224,28 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target("memory", "grown_threads", "threads grown under load", 0, "count", is_most=True),
     Target("memory", "grown_files", "open files grown under load", 0, "count", is_most=True),
+    *(
+        Target("serve_load", key, wording, 0, "count", is_most=True)
+        for key, wording in (
+            ("wrong_ends", "many streams: calls that did not end exactly once"),
+            ("wrong_answers", "many streams: answers that are not those given alone"),
+            ("metrics_off", "many streams: server's counts off the client's by"),
+            ("slots_off", "many streams: slots and sequences unaccounted for"),
+        )
+    ),
+    Target(
+        "serve_load",
+        "memory_grown_share",
+        "many streams: memory grown from a quarter to the end",
+        0.05,
+        "share",
+        is_most=True,
+    ),
+    Target(
+        "serve_load",
+        "bad_hosts_latency_ratio",
+        "others' latency beside slow, dead and endless hosts",
+        1.1,
+        is_most=True,
+    ),
 )

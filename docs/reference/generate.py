@@ -14,7 +14,8 @@ from mmserve.core import (
     SchedConfig,
     ServerConfig,
 )
-from mmserve.server.metrics_help import HELP
+from mmserve.server.histograms import BUCKETS
+from mmserve.server.watch.metrics_help import HELP
 
 HERE = Path(__file__).parent
 SETTINGS = (EngineConfig, SchedConfig, MediaConfig, ServerConfig)
@@ -83,12 +84,18 @@ def errors_page() -> str:
 
 
 def metrics_page() -> str:
-    """Counters and gauges."""
+    """Counters, gauges and histograms."""
     intro = (
-        "# Metrics\n\nSeries of `/metrics`. Those in `_total` only grow, others are gauges.\n"
+        "# Metrics\n\nSeries of `/metrics`. Those in `_total` only grow, those in `_seconds`"
+        " are histograms, others are gauges.\n"
     )
     lines = ["| name | meaning |", "|---|---|"]
     lines += [f"| `mmserve_{name}` | {words} |" for name, words in HELP.items()]
+    lines += ["", "## Buckets", "", "| histogram | upper bounds in seconds |", "|---|---|"]
+    lines += [
+        f"| `mmserve_{name}` | {', '.join(f'{bound:g}' for bound in bounds)} |"
+        for name, bounds in BUCKETS.items()
+    ]
     return "\n".join([intro, *lines]) + "\n"
 
 

@@ -44,7 +44,7 @@ from mmserve.core import (
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Endpoint", "EndpointTicket"]
+__all__ = ["Endpoint", "EndpointTicket", "data_address"]
 
 _CONNECT_S = 10.0
 _ANSWER_S = 600.0
@@ -210,7 +210,7 @@ class Endpoint:
         """The file as a data: address; the last few are kept for a row's other questions."""
         with self._lock:
             if path not in self._files:
-                self._files[path] = _data_address(path)
+                self._files[path] = data_address(path)
                 if len(self._files) > _MAX_KEPT_FILES:
                     self._files.popitem(last=False)
             self._files.move_to_end(path)
@@ -222,7 +222,8 @@ def _constraint(constraint: Constraint) -> dict[str, Any]:
     return {constraint.kind: json.loads(constraint.value) if is_list else constraint.value}
 
 
-def _data_address(path: str) -> str:
+def data_address(path: str) -> str:
+    """A local file as a data: address. Raises MediaRefused. Cost: reads the file."""
     try:
         content = Path(path).expanduser().read_bytes()
     except OSError as error:

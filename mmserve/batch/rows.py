@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from mmserve.batch.values import CHECKS, CONSTRAINTS, SAMPLING, Fault, shown
 from mmserve.core import Constraint
 
-__all__ = ["Row", "RowFault", "numbered_lines", "parse_row"]
+__all__ = ["Row", "RowFault", "json_object", "numbered_lines", "parse_row"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def parse_row(line: int, content: bytes) -> Row | RowFault:
     """The row that `content` spells, or what is wrong with it. Pure."""
     try:
-        fields = _json_object(content)
+        fields = json_object(content)
     except Fault as fault:
         return _fault(line, str(fault))
     reader = _RowReader(fields)
@@ -115,7 +115,8 @@ def _given_or_line(row_id: str | int | None, line: int) -> str | int:
     return f"line-{line}" if row_id is None else row_id
 
 
-def _json_object(content: bytes) -> dict[str, Any]:
+def json_object(content: bytes) -> dict[str, Any]:
+    """The object that a line spells, each name once. Pure. Raises Fault."""
     try:
         text = content.decode("utf-8")
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)

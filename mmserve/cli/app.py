@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from mmserve.cli import console
 from mmserve.cli.ask import ask
 from mmserve.cli.demo import demo
+from mmserve.cli.drift import drift
 from mmserve.cli.models import models
 from mmserve.cli.serve import serve
 from mmserve.cli.show import show
@@ -22,7 +23,8 @@ __all__ = ["app", "main"]
 
 _EXIT_CODES = (
     "Exit codes: 0 done; 1 failed or not finished; 2 wrong use (flags and their values); "
-    "3 finished, but some rows failed (video-qa); 130 interrupted."
+    "3 finished, but some rows failed (video-qa, drift); 4 more flips than --most (drift); "
+    "130 interrupted."
 )
 
 
@@ -91,6 +93,7 @@ for _name, _command in (
     ("video-qa", video_qa),
     ("models", models),
     ("show", show),
+    ("drift", drift),
 ):
     app.command(_name, help=_help(_command))(_command)
 

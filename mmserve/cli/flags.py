@@ -53,6 +53,8 @@ _MAY_BE_ZERO = (
     "grammar_cache_bytes",
     "source_cache_bytes",
     "max_file_store_bytes",
+    "max_response_store_bytes",
+    "max_client_requests",
 )
 
 
@@ -123,7 +125,7 @@ def _flag(group: FlagGroup, setting: Field[Any]) -> inspect.Parameter:
     name, doc = setting.name, setting.metadata["doc"]
     if default is True:  # what is on can only be switched off
         name, doc, default = f"no_{name}", f"do not {doc}", False
-    flag = f"--{name.replace('_', '-')}"
+    flag = setting.metadata.get("flag") or f"--{name.replace('_', '-')}"
     low = setting.metadata.get("low", _lowest(name, kind))
     high = setting.metadata.get("high")
     option = typer.Option(

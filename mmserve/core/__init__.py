@@ -10,6 +10,7 @@ from mmserve.core.config import (
     Eviction,
     Isolation,
     Kernels,
+    LogFormat,
     MediaConfig,
     Policy,
     SchedConfig,
@@ -28,6 +29,7 @@ from mmserve.core.errors import (
     CallTimeout,
     ConstraintRefused,
     ContextTooLong,
+    EngineDown,
     LedgerBroken,
     MediaRefused,
     MissingExtra,
@@ -42,7 +44,7 @@ from mmserve.core.errors import (
     UnsupportedModel,
     WeightMismatch,
 )
-from mmserve.core.look import ItemLook, MediaLook
+from mmserve.core.look import ItemLook, MediaLook, PromptLook, SpanLook
 from mmserve.core.media import GridPlace, MediaLayout, MediaStyle
 from mmserve.core.model import (
     ModelInfo,
@@ -126,6 +128,7 @@ __all__ = [
     "ContextTooLong",
     "EncodeItem",
     "EngineConfig",
+    "EngineDown",
     "Eviction",
     "FeatureUse",
     "Finish",
@@ -139,6 +142,7 @@ __all__ = [
     "Jump",
     "Kernels",
     "LedgerBroken",
+    "LogFormat",
     "MaskSource",
     "Matcher",
     "MediaConfig",
@@ -161,6 +165,7 @@ __all__ = [
     "Policy",
     "ProgramMisuse",
     "Prompt",
+    "PromptLook",
     "PromptReport",
     "RawPart",
     "Request",
@@ -173,6 +178,7 @@ __all__ = [
     "SamplingParams",
     "SchedConfig",
     "ServerConfig",
+    "SpanLook",
     "TextPart",
     "Ticket",
     "Timing",

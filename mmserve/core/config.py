@@ -6,6 +6,7 @@ Only this file reads the environment.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import Field, dataclass, field, fields
@@ -21,6 +22,7 @@ __all__ = [
     "Eviction",
     "Isolation",
     "Kernels",
+    "LogFormat",
     "MediaConfig",
     "Policy",
     "SchedConfig",
@@ -45,6 +47,10 @@ Kernels = Literal["auto", "torch", "native", "triton"]
 CudaGraphs = Literal["lazy", "start", "off"]
 Isolation = Literal["process", "thread"]
 ClipDecoder = Literal["av", "decord"]
+LogFormat = Literal["text", "json", "off"]
+
+_ORIGIN = re.compile(r"https?://[^\s/*@?#]+")
+_ENDPOINT = re.compile(r"https?://[^\s/@]+(/\S*)?")
 
 _KEPT_IN_CHILDREN = (
     "PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "TMPDIR", "LANG", "LC_ALL"
@@ -66,10 +72,16 @@ def _setting(
     high: float | None = None,
     is_above: bool = False,
     is_secret: bool = False,
+    flag: str | None = None,
 ) -> Any:  # noqa: ANN401
-    """A field; numbers from `low` (without it, if `is_above`) to `high`, if these are given."""
+    """A field; numbers from `low` (without it, if `is_above`) to `high`, if these are given.
+
+    `flag` is its flag on the command line, if it has another than its name.
+    """
     limits = {} if low is None else {"low": low, "high": high, "is_above": is_above}
-    return field(default=default, metadata={"doc": doc, **limits}, repr=not is_secret)
+    return field(
+        default=default, metadata={"doc": doc, "flag": flag, **limits}, repr=not is_secret
+    )
 
 
 def template_text(template: str | Path) -> str:
@@ -334,9 +346,22 @@ class ServerConfig:
         "key of one client, as name=key; given any, all requests need one of these or api_key",
         is_secret=True,
     )
+    is_page_served: bool = _setting(
+        default=True, doc="serve the web page at /", flag="--no-page"
+    )
     max_body_bytes: int = _setting(100 * _MIB, "most bytes of a request body")
     max_file_store_bytes: int = _setting(
         1024 * _MIB, "bytes of uploaded files kept; the least recently used leave first"
+    )
+    drain_s: float = _setting(
+        30.0, "seconds that running requests get to end after a signal", low=0, high=86_400
+    )
+    engine_stuck_s: float = _setting(
+        120.0,
+        "seconds after which an engine whose loop does not come by is replaced",
+        low=0,
+        high=86_400,
+        is_above=True,
     )
     file_expiry_s: float = _setting(
         86_400.0,
@@ -345,15 +370,66 @@ class ServerConfig:
         high=315_360_000,
         is_above=True,
     )
+    max_response_store_bytes: int = _setting(
+        64 * _MIB, "bytes of stored responses kept; the least recently used leave first"
+    )
+    response_expiry_s: float = _setting(
+        86_400.0,
+        "seconds that a stored response is kept after its last use",
+        low=0,
+        high=315_360_000,
+        is_above=True,
+    )
+    admin_key: str | None = _setting(
+        None,
+        "key of the operator: flushing, aborting all, drawings; opens the other routes, too",
+        is_secret=True,
+    )
+    namespace_by_key: bool = _setting(
+        default=False, doc="give each client key a cache of its own, shared with nobody"
+    )
+    cors_origins: tuple[str, ...] = _setting(
+        (), "origin of web pages that may call this server, as https://host; none by default"
+    )
+    max_open_requests: int = _setting(
+        4096, "most requests under way at once; more are refused with 429", low=1
+    )
+    max_client_requests: int = _setting(
+        0, "most requests of one client under way at once, more are a 429; 0: no limit", low=0
+    )
+    log_format: LogFormat = _setting(  # noqa: RUF009 - as above
+        "text", "one line on stderr for each request, without its content"
+    )
+    otlp_endpoint: str | None = _setting(
+        None, "address of the OpenTelemetry collector that gets spans, with its path /v1/traces"
+    )
 
     def __post_init__(self) -> None:
         """Raise BadRequest for keys that would let everybody pass or tell nobody apart."""
         _check_ranges(self)
+        _check_word("log_format", self.log_format, get_args(LogFormat))
+        _check_addresses(self)
         _check_names("client_keys", self.client_keys)
+        others = {"", self.api_key, *(key for _, key in self.client_keys)}
+        if self.admin_key is not None and self.admin_key in others:
+            message = "admin_key is empty, or a key that others have"
+            raise BadRequest(message, field="admin_key", reason="value")
         keys = [key for _, key in self.client_keys]
         if not all(keys) or len({*keys, self.api_key}) <= len(keys):
             message = "client_keys has an empty key, or one that somebody else has"
             raise BadRequest(message, field="client_keys", reason="value")
+
+
+def _check_addresses(settings: ServerConfig) -> None:
+    for origin in settings.cors_origins:
+        if not _ORIGIN.fullmatch(origin):
+            message = f"cors_origins has {origin[:100]!r}, which is no origin"
+            hint = "name each as https://host or http://host:port, without a path or a *"
+            raise BadRequest(message, hint=hint, field="cors_origins", reason="value")
+    endpoint = settings.otlp_endpoint
+    if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+        message = "otlp_endpoint is no http address, or holds a password"
+        raise BadRequest(message, field="otlp_endpoint", reason="value")
 
 
 def _check_ranges(settings: SchedConfig | MediaConfig | EngineConfig | ServerConfig) -> None:

@@ -11,6 +11,7 @@ MmserveError                 every error has: code (stable word), fields, hint
 │   └── ProgramMisuse        a program of the language does something that has no meaning
 ├── NotFound                 what, name
 ├── Busy                     try later: retry_after_s
+├── EngineDown               the engine's process is gone, try later: retry_after_s
 ├── Aborted                  the caller left
 ├── CallTimeout              timeout_s
 ├── BackendFailed            status: a server answered with an error
@@ -40,6 +41,7 @@ __all__ = [
     "CallTimeout",
     "ConstraintRefused",
     "ContextTooLong",
+    "EngineDown",
     "LedgerBroken",
     "MediaRefused",
     "MissingExtra",
@@ -129,6 +131,12 @@ class Busy(MmserveError):
     """Try later; fields: retry_after_s."""
 
     code = "busy"
+
+
+class EngineDown(MmserveError):
+    """The engine's process has ended or has not started yet; fields: retry_after_s."""
+
+    code = "engine_down"
 
 
 class Aborted(MmserveError):

@@ -1,12 +1,14 @@
-"""What a model is going to see of a picture or clip, for people who want to look."""
+"""What a model is going to see of a picture, clip or prompt, for people who want to look."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from mmserve.core.media import GridPlace
+from mmserve.core.output import FrameReport
 
-__all__ = ["ItemLook", "MediaLook"]
+__all__ = ["ItemLook", "MediaLook", "PromptLook", "SpanLook"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +63,37 @@ class MediaLook:
     fetch_ms: float
     probe_ms: float
     encode_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanLook:
+    """Tokens [start, start + num_tokens) of a prompt that stand for a picture or frames.
+
+    Args:
+        identity: as `ItemLook.identity`.
+        kind: whether it belongs to a picture or a clip.
+        start: of its first token.
+        num_tokens: with the text inside.
+        width: pixels across, upright, before processing.
+        height: pixels down, upright, before processing.
+        timestamps_s: of its frames, in seconds from the clip's first; none for a picture.
+        pictures: a small JPEG of each of its frames, in order; none beyond what may be shown.
+    """
+
+    identity: str
+    kind: Literal["image", "video"]
+    start: int
+    num_tokens: int
+    width: int
+    height: int
+    timestamps_s: tuple[float, ...] = ()
+    pictures: tuple[bytes, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLook:
+    """A prompt as the model will get it, with spans in order and what was taken of clips."""
+
+    token_ids: tuple[int, ...] = field(repr=False)
+    spans: tuple[SpanLook, ...] = ()
+    clips: tuple[FrameReport, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from mmserve.core.look import MediaLook
+from mmserve.core.look import MediaLook, PromptLook
 from mmserve.core.model import ModelInfo
 from mmserve.core.output import Output, PromptReport
 from mmserve.core.plan import ForwardPlan, SampledTokens
@@ -192,6 +192,14 @@ class Client(Protocol):
         """
         ...
 
+    def render(self, request: Request) -> PromptLook:
+        """The prompt that a request would have, with small pictures of what stands in it.
+
+        Blocks until media are fetched and decoded; nothing is encoded, generated or cached.
+        Raises what the request is refused with.
+        """
+        ...
+
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Token ids of template text (control tokens count). Pure."""
         ...
@@ -208,6 +216,10 @@ class Client(Protocol):
         """Counters and gauges by `series_key`, without the `mmserve_` prefix. Pure."""
         ...
 
-    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
-        """A room's state (`radix`, `sched`, `constrained`) as text, or as an SVG file. Pure."""
+    def drawing(self, room: str, form: Literal["text", "svg", "json"] = "text") -> str:
+        """A room's state (`radix`, `sched`, `constrained`) as text, or as an SVG file. Pure.
+
+        Of `radix` there is JSON too: its nodes, the queue and memory, without any text.
+        Raises NotFound for a room or form that there is not.
+        """
         ...

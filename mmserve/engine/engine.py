@@ -23,8 +23,10 @@ from mmserve.core import (
     ImagePart,
     MediaLook,
     ModelInfo,
+    NotFound,
     Output,
     Part,
+    PromptLook,
     Request,
     SamplingParams,
     VideoPart,
@@ -37,6 +39,7 @@ from mmserve.engine.fetching import FetchThreads
 from mmserve.engine.intake import Prepared, as_ours
 from mmserve.engine.load import Parts, load_parts
 from mmserve.engine.loop import EngineLoop
+from mmserve.engine.rendering import look_at_prompt
 from mmserve.engine.ticket import EngineTicket
 from mmserve.prompt import media_parts
 from mmserve.vision import look_at, remote_host
@@ -204,6 +207,16 @@ class Engine:
             encode_ms=answer.timings[0].encode,
         )
 
+    def render(self, request: Request) -> PromptLook:
+        """The prompt that a request would have; see `core.ports.Client`."""
+        if self._is_closed:
+            raise _closed()
+        try:
+            prepared = self._parts.intake.prepare(request)
+            return look_at_prompt(prepared, self._parts.plane)
+        except Exception as error:  # noqa: BLE001  (as those of a ticket)
+            raise as_ours(error, "the prompt could not be rendered") from None
+
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Token ids of template text; see `core.ports.Client`."""
         token_ids = self._parts.tokenizer.encode_template(text)
@@ -243,13 +256,19 @@ class Engine:
         named |= grammar_counters(self._parts.grammars.counts())
         return named | sched_counters(scheduler.report(), config)
 
-    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
+    def drawing(self, room: str, form: Literal["text", "svg", "json"] = "text") -> str:
         """A room's state for people to look at; see `core.ports.Client`."""
         if room == "constrained":
+            if form == "json":
+                raise NotFound(f"no drawing of {room} as JSON", what="drawing", name=room)
             return draw_kept(self._parts.grammars.kept(), self._parts.grammars.counts(), form)
         scheduler = self._parts.scheduler
         answer: str = self._loop.call(lambda: scheduler.drawing(room, form)).result()
         return answer
+
+    def pulse(self) -> Future[None]:
+        """Done when the loop next comes by; fails if it has stopped. Changes: its inbox."""
+        return self._loop.call(lambda: None)
 
     # --- plain calls -------------------------------------------------------------------------
 

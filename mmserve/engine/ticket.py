@@ -7,11 +7,15 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import replace
 
 from mmserve.core import CallTimeout, MmserveError, Output, PromptReport
 
-__all__ = ["EngineTicket"]
+__all__ = ["EngineTicket", "joined"]
+
+_MOST_APART = 256
+"""Outputs that wait for a slow reader; of more, those of one sequence become one."""
 
 
 class EngineTicket:
@@ -34,6 +38,7 @@ class EngineTicket:
         self._refusal: MmserveError | None = None
         self._wakers: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._ended: set[int] = set()
+        self._seen: set[int] = set()
         self._is_cancelled = False
 
     # --- the engine's side -------------------------------------------------------------------
@@ -67,10 +72,13 @@ class EngineTicket:
         with self._condition:
             if output.index in self._ended or self._refusal is not None:
                 return
+            self._seen.add(output.index)
             if output.finish is not None:
                 self._ended.add(output.index)
                 self._num_open -= 1
             self._outputs.append(output)
+            if len(self._outputs) > _MOST_APART + 2 * len(self._seen):
+                self._outputs = deque(joined(self._outputs))
             self._wake()
 
     def _wake(self) -> None:
@@ -152,3 +160,22 @@ class EngineTicket:
         finally:
             with self._condition:
                 self._wakers.remove(waker)
+
+
+def joined(outputs: Iterable[Output]) -> list[Output]:
+    """One output of each sequence that says what all of its outputs say, in order. Pure."""
+    by_index: dict[int, list[Output]] = {}
+    for output in outputs:
+        by_index.setdefault(output.index, []).append(output)
+    return [_joined(own) for own in by_index.values()]
+
+
+def _joined(own: list[Output]) -> Output:
+    scores = [output.prompt_logprobs for output in own if output.prompt_logprobs is not None]
+    return replace(
+        own[-1],  # has the usage up to here, and the end if there is one
+        text="".join(output.text for output in own),
+        token_ids=tuple(token_id for output in own for token_id in output.token_ids),
+        logprobs=tuple(entry for output in own for entry in output.logprobs),
+        prompt_logprobs=scores[0] if scores else None,
+    )

@@ -86,7 +86,7 @@ class Runtime:
         if "model" in settings:
             message = "model is given, a Runtime takes model_path"
             raise BadRequest(message, field="model", reason="name")
-        own = {"model": os.fspath(model_path), "host": host, "port": port or 0}
+        own = {"model": os.fspath(model_path), "host": host, "port": port or 0, "drain_s": 0}
         process = _started(serve_flags({**own, **settings}))
         self._stop = weakref.finalize(self, _stop, process, os.getpid())
         deadline = time.monotonic() + launch_timeout_s

@@ -14,6 +14,7 @@ from mmserve.radix.eviction import Worth, worth_of
 from mmserve.radix.interner import Interner, media_parts, prefix_keys
 from mmserve.radix.match import Insertion, Match
 from mmserve.radix.node import Node
+from mmserve.radix.outline import outline
 from mmserve.radix.slots import SlotPool
 from mmserve.radix.tree import RadixTree
 from mmserve.radix.watch import NodeWatcher
@@ -29,6 +30,7 @@ __all__ = [
     "Worth",
     "draw",
     "media_parts",
+    "outline",
     "prefix_keys",
     "worth_of",
 ]

@@ -21,11 +21,13 @@ from mmserve.radix.tree import RadixTree
 
 __all__ = [
     "Branch",
+    "Piece",
     "Sums",
     "excerpt",
     "meaning",
     "name_of",
     "num_waiting",
+    "pieces_of",
     "state_of",
     "sums_of",
 ]
@@ -35,7 +37,7 @@ _LEAST_FOLDED = 2
 _MAX_WORDS = 12
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """Tokens [start, end) of a picture, or as many of text, whose `item` is -1."""
 
     item: int
@@ -134,7 +136,7 @@ def sums_of(tree: RadixTree) -> Sums:
 
 def meaning(keys: NDArray[np.int64]) -> str:
     """What the tokens of a run stand for, in its order; pictures alike are folded. Pure."""
-    pieces = _pieces(keys)
+    pieces = pieces_of(keys)
     words: list[str] = []
     position = 0
     while position < len(pieces) and len(words) < _MAX_WORDS:
@@ -156,25 +158,26 @@ def meaning(keys: NDArray[np.int64]) -> str:
     return ", ".join(words) + (", .." if position < len(pieces) else "")
 
 
-def _num_alike(pieces: list[_Piece], position: int) -> tuple[int, int]:
+def _num_alike(pieces: list[Piece], position: int) -> tuple[int, int]:
     """Pictures from here on with numbers in a row and the same part and gap; pieces of each."""
     first, *after = pieces[position : position + 2]
     stride = 2 if after and after[0].item < 0 else 1
     count = 1
     for place in range(position + stride, len(pieces), stride):
-        like = _Piece(first.item + count, first.start, first.end)
+        like = Piece(first.item + count, first.start, first.end)
         if pieces[place] != like or (stride > 1 and pieces[place - 1] != after[0]):
             break
         count += 1
     return count, stride
 
 
-def _pieces(keys: NDArray[np.int64]) -> list[_Piece]:
+def pieces_of(keys: NDArray[np.int64]) -> list[Piece]:
+    """A run of keys as text and parts of media, in its order. Pure."""
     items, offsets = media_parts(keys)
     is_cut = (np.diff(items) != 0) | ((np.diff(offsets) != 1) & (items[1:] >= 0))
     bounds = [0, *(np.flatnonzero(is_cut) + 1).tolist(), len(keys)]
     pieces = []
     for start, end in itertools.pairwise(bounds):
         first = max(0, int(offsets[start]))
-        pieces.append(_Piece(int(items[start]), first, first + end - start))
+        pieces.append(Piece(int(items[start]), first, first + end - start))
     return pieces

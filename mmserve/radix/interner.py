@@ -10,6 +10,7 @@ are exact: no hash of ours can confuse two pictures.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from mmserve.core import BadRequest, MediaSpan, Prompt
 __all__ = ["OFFSET_BITS", "Interner", "media_parts", "media_start", "prefix_keys"]
 
 OFFSET_BITS = 20
+_DIGEST_BYTES = 16
+_Kind = Literal["image", "video"]
 
 
 class Interner:
@@ -32,23 +35,33 @@ class Interner:
     def __init__(self, capacity: int = 65536) -> None:
         self._capacity = capacity
         self._items: OrderedDict[bytes, int] = OrderedDict()
+        self._names: dict[int, tuple[bytes, _Kind]] = {}
         self._next_item = 0
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def item(self, digest: bytes) -> int:
-        """Number of a digest. Changes: the table, its order of use."""
+    def item(self, digest: bytes, kind: _Kind = "image") -> int:
+        """Number of a digest. Changes: the table, its order of use, the kind last seen."""
         known = self._items.get(digest)
         if known is not None:
             self._items.move_to_end(digest)
+            self._names[known] = (digest, kind)
             return known
         item = self._next_item
         self._next_item += 1
         self._items[digest] = item
+        self._names[item] = (digest, kind)
         if len(self._items) > self._capacity:
-            self._items.popitem(last=False)
+            del self._names[self._items.popitem(last=False)[1]]
         return item
+
+    def name(self, item: int) -> tuple[str, _Kind] | None:
+        """Hexadecimal digest and kind of an item; None if it is forgotten. Pure."""
+        if item not in self._names:
+            return None
+        digest, kind = self._names[item]
+        return digest[:_DIGEST_BYTES].hex(), kind
 
 
 def prefix_keys(prompt: Prompt, interner: Interner) -> NDArray[np.int64]:
@@ -64,7 +77,7 @@ def prefix_keys(prompt: Prompt, interner: Interner) -> NDArray[np.int64]:
         if span.num_tokens > 1 << OFFSET_BITS:
             message = f"a picture of {span.num_tokens} tokens, the limit is {1 << OFFSET_BITS}"
             raise BadRequest(message, field="image_url", reason="too_large")
-        first = 1 + (interner.item(_identity(span)) << OFFSET_BITS)
+        first = 1 + (interner.item(_identity(span), span.kind) << OFFSET_BITS)
         keys[span.start : span.end] = -np.arange(first, first + span.num_tokens)
     return keys
 

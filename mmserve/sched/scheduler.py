@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from mmserve.core import (
     SampledTokens,
     SchedConfig,
 )
-from mmserve.radix import Interner, draw
+from mmserve.radix import Interner, draw, outline
 from mmserve.radix.icicle import draw_icicle
 from mmserve.sched.admission import make_sequence
 from mmserve.sched.books.books import Books
@@ -41,6 +42,7 @@ from mmserve.sched.sequence import Sequence, SequenceSpec
 from mmserve.sched.show.chart import draw_steps
 from mmserve.sched.show.gantt import draw_gantt
 from mmserve.sched.show.lanes import Waiter
+from mmserve.sched.show.memory import told_memory
 from mmserve.sched.show.timeline import Timeline
 from mmserve.sched.step import Beside, Outcome, StepBuilder
 from mmserve.sched.tempo import Tempo
@@ -345,11 +347,14 @@ class Scheduler:
         """Raise LedgerBroken unless all ledgers add up. Pure. Cost: O(slots + nodes)."""
         self._roster.verify()
 
-    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
+    def drawing(self, room: str, form: Literal["text", "svg", "json"] = "text") -> str:
         """State for people: the tree (`radix`), last steps (`sched`), encoded media (`vision`).
 
-        Pure. Cost: tens of milliseconds for a large tree, or a long line.
+        Of the tree there is JSON too, with the queue and memory. Pure.
+        Cost: tens of milliseconds for a large tree, or a long line.
         """
+        if form == "json":
+            return self._told(room)
         if room == "radix":
             tree = self._memory.tree
             return draw(tree) if form == "text" else draw_icicle(tree)
@@ -367,6 +372,12 @@ class Scheduler:
         if room == "vision":
             return draw_ledger(self._desk.ledger, form)
         raise NotFound(f"no drawing of {room}", what="drawing", name=room)
+
+    def _told(self, room: str) -> str:
+        if room != "radix":
+            raise NotFound(f"no drawing of {room} as JSON", what="drawing", name=room)
+        tree = outline(self._memory.tree, self._interner.name)
+        return json.dumps(tree | told_memory(self.counts(), self._desk.ledger))
 
     # Planning
 

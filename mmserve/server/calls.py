@@ -25,6 +25,8 @@ from mmserve.core import (
     Ticket,
     Usage,
 )
+from mmserve.server.clients import Caller, scoped_salt
+from mmserve.server.visit import Followed, here
 
 __all__ = ["Calls", "OpenCall"]
 
@@ -37,17 +39,50 @@ class Calls:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._open: dict[OpenCall, frozenset[str]] = {}
+        self._refusal: Exception | None = None
+
+    @property
+    def refusal(self) -> Exception | None:
+        """Why no call is opened any more, or None while calls are. Pure."""
+        return self._refusal
+
+    @property
+    def num_open(self) -> int:
+        """Calls that are open now. Pure."""
+        return len(self._open)
+
+    def refuse_new(self, error: Exception) -> None:
+        """Open no call from now on; whoever tries gets `error`. Changes: the refusal."""
+        self._refusal = error
 
     def open(self, requests: Sequence[Request], shown_ids: Iterable[str]) -> OpenCall:
         """Hand requests in; `abort` knows the call by any of `shown_ids`.
 
-        Changes: the open calls. Whoever opens a call closes it.
+        A caller whose key has a cache of its own gets it here, whatever the route.
+
+        Changes: the open calls. Whoever opens a call closes it. Raises what `refuse_new` says,
+        and the 429 refusal if the client has too many.
         """
+        if self._refusal is not None:
+            raise self._refusal
+        visit, num_samples = here(), requests[0].num_sequences
+        caller = Caller() if visit is None else visit.caller
+        followed = None
+        if visit is not None:
+            num_sequences = len(requests) * num_samples
+            followed = visit.follow(requests[0].client, num_sequences, num_samples)
         tickets = [
-            self._client.submit(replace(request, request_id=uuid.uuid4().hex))
+            self._client.submit(
+                replace(
+                    request,
+                    request_id=uuid.uuid4().hex,
+                    cache_salt=scoped_salt(caller, request.cache_salt),
+                )
+            )
             for request in requests
         ]
-        call = OpenCall(self, tickets, requests[0].num_sequences)
+        call = OpenCall(self, tickets, num_samples, followed)
+        call.client = requests[0].client
         self._open[call] = frozenset(shown_ids)
         return call
 
@@ -55,9 +90,19 @@ class Calls:
         """Changes: the open calls. Idempotent."""
         self._open.pop(call, None)
 
-    def abort(self, shown_id: str) -> int:
-        """End the calls known by exactly this id; gives their number. Changes: those calls."""
-        found = [call for call, ids in self._open.items() if shown_id in ids]
+    def abort(self, shown_id: str, caller: Caller | None = None) -> int:
+        """End the calls known by exactly this id; gives their number.
+
+        With a `caller`, only those that are his: whoever has a key of his own ends the calls
+        made with it, all others those of nobody's own key.
+
+        Changes: those calls.
+        """
+        found = [
+            call
+            for call, ids in self._open.items()
+            if shown_id in ids and (caller is None or _is_own(call.client, caller))
+        ]
         for call in found:
             call.cancel()
         return len(found)
@@ -77,13 +122,21 @@ class Calls:
 class OpenCall:
     """The tickets of one HTTP request, each of `num_samples` sequences. Mutable; one reader."""
 
-    def __init__(self, calls: Calls, tickets: list[Ticket], num_samples: int) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        tickets: list[Ticket],
+        num_samples: int,
+        followed: Followed | None = None,
+    ) -> None:
         self.num_samples = num_samples
+        self.client = ""
         self.reports: list[PromptReport] = []
         self._calls = calls
         self._tickets = tickets
         self._ended: set[int] = set()
         self._error: Exception | None = None
+        self._followed = followed
 
     @property
     def num_sequences(self) -> int:
@@ -160,6 +213,8 @@ class OpenCall:
         try:
             async for output in ticket.outputs_async():
                 finish = output.finish
+                if self._followed is not None:
+                    self._followed.saw(first + output.index, output)
                 if finish is not None:
                     self._ended.add(first + output.index)
                     if finish.reason == "error":
@@ -179,6 +234,10 @@ class OpenCall:
                         first + index,
                         Output(ticket.request_id, index, "", (), usage, finish=finish),
                     )
+
+
+def _is_own(client: str, caller: Caller) -> bool:
+    return client == caller.owner if caller.owner else client not in caller.names
 
 
 def _failure(finish: Finish) -> MmserveError:

@@ -16,15 +16,29 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
+import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mmserve.core import ServerConfig
 
-__all__ = ["Caller", "caller_of", "client_of", "key_of", "may_enter"]
+__all__ = [
+    "Caller",
+    "caller_of",
+    "client_of",
+    "digest",
+    "is_admin",
+    "is_loopback",
+    "key_of",
+    "may_enter",
+    "scoped_salt",
+]
 
 _MARKS = ("key:", "salt:", "user:")
 _DIGEST_CHARACTERS = 12
+_NAMESPACE_CHARACTERS = 32
+_PEPPER = secrets.token_bytes(16)  # so that no namespace can be guessed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +49,13 @@ class Caller:
         owner: whose own key was sent; "" for nobody's.
         key: a digest of the key that was sent; "" for none, and for one that all must send.
         names: owners of all keys there are, whom no `user` may pass for.
+        namespace: the part of the cache that this key has for itself; "" for the common one.
     """
 
     owner: str = ""
     key: str = ""
     names: frozenset[str] = frozenset()
+    namespace: str = field(default="", repr=False)
 
 
 def client_of(caller: Caller, *, user: str = "", cache_salt: str = "") -> str:
@@ -54,7 +70,7 @@ def client_of(caller: Caller, *, user: str = "", cache_salt: str = "") -> str:
         return f"user:{user}" if user.startswith(_MARKS) or user in caller.names else user
     if caller.key:
         return f"key:{caller.key}"
-    return f"salt:{_digest(b'salt', cache_salt.encode())}" if cache_salt else ""
+    return f"salt:{digest(b'salt', cache_salt.encode())}" if cache_salt else ""
 
 
 def caller_of(key: bytes, config: ServerConfig) -> Caller:
@@ -68,7 +84,15 @@ def caller_of(key: bytes, config: ServerConfig) -> Caller:
             owner = name
     is_named = owner or not key or _is_shared(key, config)
     names = frozenset(name for name, _ in config.client_keys)
-    return Caller(owner, "" if is_named else _digest(b"key", key), names)
+    namespace = ""
+    if config.namespace_by_key and key and not _is_shared(key, config):
+        namespace = digest(b"namespace " + _PEPPER, key, _NAMESPACE_CHARACTERS)
+    return Caller(owner, "" if is_named else digest(b"key", key), names, namespace)
+
+
+def scoped_salt(caller: Caller, cache_salt: str) -> str:
+    """The salt under which a caller's requests are cached, apart from all other keys'. Pure."""
+    return f"{caller.namespace}:{cache_salt}" if caller.namespace else cache_salt
 
 
 def may_enter(key: bytes, config: ServerConfig) -> bool:
@@ -76,6 +100,28 @@ def may_enter(key: bytes, config: ServerConfig) -> bool:
     if not config.api_key and not config.client_keys:
         return True
     return caller_of(key, config).owner != "" or _is_shared(key, config)
+
+
+def is_admin(key: bytes, config: ServerConfig) -> bool:
+    """Whether a request with this key may do what only the operator may. Pure.
+
+    Without `admin_key`, `api_key` is the operator's; without any key, everybody is the operator
+    of a server that only its own machine can reach.
+    """
+    own = config.admin_key or config.api_key
+    if own:
+        return hmac.compare_digest(key, own.encode())
+    return not config.client_keys and is_loopback(config.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by name or address, is the machine itself. Pure."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def key_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -86,8 +132,12 @@ def key_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def _is_shared(key: bytes, config: ServerConfig) -> bool:
-    return bool(config.api_key) and hmac.compare_digest(key, (config.api_key or "").encode())
+    """Whether this key names nobody: it is the one that all have, or the operator's."""
+    keys = [own.encode() for own in (config.api_key, config.admin_key) if own]
+    found = [hmac.compare_digest(key, own) for own in keys]
+    return any(found)
 
 
-def _digest(kind: bytes, secret: bytes) -> str:
-    return hashlib.sha256(b"mmserve %b %b" % (kind, secret)).hexdigest()[:_DIGEST_CHARACTERS]
+def digest(kind: bytes, secret: bytes, num_characters: int = _DIGEST_CHARACTERS) -> str:
+    """Hexadecimal digits that stand for a secret; `kind` keeps uses apart. Pure."""
+    return hashlib.sha256(b"mmserve %b %b" % (kind, secret)).hexdigest()[:num_characters]

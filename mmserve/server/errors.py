@@ -22,6 +22,7 @@ from mmserve.core import (
     CallTimeout,
     ConstraintRefused,
     ContextTooLong,
+    EngineDown,
     LedgerBroken,
     MediaRefused,
     MissingExtra,
@@ -38,13 +39,20 @@ from mmserve.core import (
 )
 
 __all__ = [
+    "ANSWERS",
     "STATUS",
+    "admin_only",
+    "anthropic_error",
     "body_too_large",
+    "client_full",
+    "cross_site",
     "error_object",
     "error_response",
     "file_too_large",
+    "is_anthropic",
     "key_missing",
     "not_ready",
+    "server_full",
     "shutting_down",
     "status_of",
 ]
@@ -60,6 +68,7 @@ STATUS: Mapping[type[MmserveError], int] = {
     ProgramMisuse: 400,
     NotFound: 404,
     Busy: 429,
+    EngineDown: 503,
     Aborted: 499,
     CallTimeout: 504,
     BackendFailed: 502,
@@ -76,16 +85,45 @@ STATUS: Mapping[type[MmserveError], int] = {
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
     499: "request_aborted",
 }
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_ANTHROPIC_PATH = "/v1/messages"
 _ROUTING = {
     404: ("there is no such route", "not_found"),
     405: ("the route does not take this method", "method_not_allowed"),
 }
+ANSWERS: Mapping[str, tuple[int, str]] = {
+    "ok": (200, "The answer."),
+    "bad": (400, "The request cannot be served as it is; `param` names the field at fault."),
+    "key": (401, "The API key is missing or wrong."),
+    "admin": (403, "The route is the operator's."),
+    "absent": (404, "What the request names is not there."),
+    "large": (413, "The body, or the file in it, is larger than the limit."),
+    "busy": (429, "Too many requests are under way or wait; `Retry-After` says when to try."),
+    "left": (499, "The client closed the connection; nobody sees this."),
+    "failed": (500, "The server failed; its log says more."),
+    "behind": (502, "A server behind this one failed."),
+    "stopping": (503, "The server is not ready, or shuts down."),
+    "late": (504, "The answer did not come in time."),
+}
+"""Statuses by the word that descriptions of routes use for them, and what each means."""
+
 _OUR_FAULT = "the server failed; its log says more"
 _MAX_MESSAGE = 300
 _MAX_RUN = 80
@@ -121,16 +159,32 @@ def error_object(error: Exception) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def error_response(error: Exception) -> JSONResponse:
-    """The whole answer to a failed request; `Retry-After` where trying later helps. Pure."""
+def anthropic_error(error: Exception) -> dict[str, Any]:
+    """The same in the form of Anthropic's API, which has no place for param and code. Pure."""
+    kind = _ANTHROPIC_TYPES.get(status_of(error), "api_error")
+    message = error_object(error)["error"]["message"]
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether errors of this path have the form of Anthropic's API. Pure."""
+    return path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/")
+
+
+def error_response(error: Exception, path: str = "") -> JSONResponse:
+    """The whole answer to a failed request; `Retry-After` where trying later helps. Pure.
+
+    The form is Anthropic's if `path` is one of its routes.
+    """
     headers: dict[str, str] = {}
     if isinstance(error, HTTPException):
         headers.update(error.headers or {})
-    if isinstance(error, Busy):
+    if isinstance(error, Busy | EngineDown):
         seconds = error.fields.get("retry_after_s")
         wait = seconds if isinstance(seconds, int | float) else 1
         headers["Retry-After"] = str(max(1, round(wait)))
-    return JSONResponse(error_object(error), status_of(error), headers)
+    body = anthropic_error(error) if is_anthropic(path) else error_object(error)
+    return JSONResponse(body, status_of(error), headers)
 
 
 def key_missing() -> HTTPException:
@@ -140,6 +194,33 @@ def key_missing() -> HTTPException:
         "code": "invalid_api_key",
     }
     return HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
+
+
+def admin_only() -> HTTPException:
+    """The refusal of an operator's route to somebody else. Pure."""
+    message = "this is for the operator of the server alone"
+    hint = "send the --admin-key, or --api-key where no --admin-key is set"
+    return HTTPException(403, _detail("admin_only", message, hint))
+
+
+def cross_site() -> HTTPException:
+    """The refusal of an operator's route to a web page of somebody else. Pure."""
+    message = "a web page of another site asked for this, without a key"
+    return HTTPException(403, _detail("cross_site", message, "start with --admin-key"))
+
+
+def server_full(limit: int) -> HTTPException:
+    """The refusal of a request beyond `max_open_requests`. Pure."""
+    message = f"{limit} requests are under way, which is the limit"
+    hint = "try again, or start the server with --max-open-requests"
+    return HTTPException(429, _detail("server_full", message, hint), {"Retry-After": "1"})
+
+
+def client_full(limit: int) -> HTTPException:
+    """The refusal of a request beyond `max_client_requests`. Pure."""
+    message = f"{limit} requests of this client are under way, which is its limit"
+    hint = "wait until one has ended"
+    return HTTPException(429, _detail("client_full", message, hint), {"Retry-After": "1"})
 
 
 def body_too_large(limit_bytes: int) -> HTTPException:
@@ -166,6 +247,10 @@ def shutting_down() -> HTTPException:
 def not_ready(error: Exception) -> JSONResponse:
     """The answer of a health route while the engine cannot serve, whatever the reason. Pure."""
     return JSONResponse(error_object(error), 503, {"Retry-After": "1"})
+
+
+def _detail(code: str, message: str, hint: str) -> Any:  # noqa: ANN401 - starlette says str
+    return {"message": f"{message}. hint: {hint}", "code": code}
 
 
 def _message_of(error: MmserveError) -> str:

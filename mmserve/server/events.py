@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
@@ -15,8 +15,10 @@ from starlette.types import Receive, Scope, Send
 from mmserve.core import Aborted
 from mmserve.server.calls import OpenCall
 from mmserve.server.errors import error_object
+from mmserve.server.failures import failure_text
+from mmserve.server.visit import here
 
-__all__ = ["DONE", "EventStream", "event", "first_of", "unless_gone"]
+__all__ = ["DONE", "EventStream", "event", "first_of", "named_event", "unless_gone"]
 
 DONE = "data: [DONE]\n\n"
 T = TypeVar("T")
@@ -27,6 +29,11 @@ def event(value: dict[str, Any]) -> str:
     """One server-sent event with a JSON value. Pure."""
     words = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return f"data: {words}\n\n"
+
+
+def named_event(value: dict[str, Any]) -> str:
+    """One event that has its value's `type` for a name, too. Pure."""
+    return f"event: {value['type']}\n{event(value)}"
 
 
 async def unless_gone(http: HttpRequest, call: OpenCall, work: Coroutine[Any, Any, T]) -> T:
@@ -63,19 +70,25 @@ class EventStream(Response):
     """Sends events as they come; closes the call when it ends or the client leaves.
 
     A failure on the way becomes one last event with an error object, then `[DONE]` if
-    `done_after_error`.
+    `done_after_error`. `tell` writes that event, if not in the common form.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncIterator[str], call: OpenCall, *, done_after_error: bool = False
+        self,
+        events: AsyncIterator[str],
+        call: OpenCall,
+        *,
+        done_after_error: bool = False,
+        tell: Callable[[Exception], str] | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
         self._events = events
         self._call = call
         self._done_after_error = done_after_error
+        self._tell = tell
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,8 +114,11 @@ class EventStream(Response):
             async for piece in self._events:
                 yield piece
         except Exception as error:  # noqa: BLE001 - the status is sent, an event must say it
-            _log.error("a stream failed: %.500s", error)
-            yield event(error_object(error))
+            _log.error("a stream failed\n%s", failure_text(error))
+            failure, visit = error_object(error), here()
+            if visit is not None:
+                visit.fail(failure["error"]["code"])
+            yield self._tell(error) if self._tell else event(failure)
             if self._done_after_error:
                 yield DONE
 

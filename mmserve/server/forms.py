@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ __all__ = ["FormField", "parse_form"]
 
 _MOST_FIELDS = 32
 _MAX_NAME = 64
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # its words quote bodies
 _HINT = "send multipart/form-data, as the openai client's files.create does"
 
 

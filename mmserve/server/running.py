@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Self
 
 import uvicorn
+from starlette.datastructures import State
 
 from mmserve.core import Broken, Client, ServerConfig
 from mmserve.server.app import create_app
 from mmserve.server.calls import Calls
+from mmserve.server.conversation_store import ConversationStore
 from mmserve.server.errors import shutting_down
 from mmserve.server.file_store import FileStore
+from mmserve.server.watch.lines import log_to_stderr
+
+if TYPE_CHECKING:
+    from mmserve.server.watch.tracing import Tracing
 
 __all__ = ["RunningServer", "serve"]
 
 _KEEP_ALIVE_S = 60
 _GRACE_S = 3
+_LAST_WORDS_S = 1.0
+_POLL_S = 0.02
 _START_TIMEOUT_S = 20.0
 
 
 def serve(
-    client: Client, config: ServerConfig, on_ready: Callable[[str], None] | None = None
+    client: Client,
+    config: ServerConfig,
+    on_ready: Callable[[str], None] | None = None,
+    is_over: Callable[[], bool] | None = None,
+    on_forced: Callable[[], None] | None = None,
 ) -> None:
     """Serve until a signal ends it; `on_ready` is told the address once the port is taken.
 
-    The client stays open; whoever made it closes it. Raises Broken if the port is not free.
+    The first SIGTERM or SIGINT lets open calls end, for `config.drain_s` seconds; the second
+    ends them. It also ends when `is_over`, which is asked ten times a second. `on_forced` is
+    called where calls must end whatever the engine does: at a second signal, or when they do
+    not end though they were aborted. The client stays open; whoever made it closes it. Raises
+    Broken if the port is not free, and KeyboardInterrupt after SIGINT.
     """
     with _listen(config) as listener:
+        server = _uvicorn(client, config)
         if on_ready is not None:
             on_ready(_url(listener))
-        _uvicorn(client, config).run(sockets=[listener])
+        server.is_over = is_over or server.is_over
+        server.on_forced = on_forced or server.on_forced
+        with log_to_stderr(config.log_format):
+            server.run(sockets=[listener])
 
 
 class RunningServer:
@@ -84,20 +106,52 @@ class RunningServer:
 class _Server(uvicorn.Server):
     """uvicorn's server, which tells those it still answers why it leaves them."""
 
-    def __init__(self, settings: uvicorn.Config, calls: Calls, files: FileStore) -> None:
+    def __init__(self, settings: uvicorn.Config, state: State, drain_s: float) -> None:
         super().__init__(settings)
-        self._calls = calls
-        self._files = files
+        self.is_over: Callable[[], bool] = lambda: False
+        self.on_forced: Callable[[], None] = lambda: None
+        self._calls: Calls = state.calls
+        self._stores: tuple[FileStore, ConversationStore] = (state.files, state.conversations)
+        self._tracing: Tracing | None = state.tracing
+        self._drain_s = drain_s
+        self._drained_at: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Drain at the first signal, end at the second. Changes: no call is opened any more."""
+        if sig == signal.SIGINT:
+            self._captured_signals.append(sig)  # uvicorn raises it again, when all is over
+        if self._drained_at is None:
+            self._drained_at = time.monotonic() + self._drain_s
+            self._calls.refuse_new(shutting_down())
+        else:
+            self.should_exit = self.force_exit = True
 
     async def on_tick(self, counter: int) -> bool:
-        """What uvicorn does ten times a second. Changes: files that have expired are gone."""
-        self._files.sweep()
+        """What uvicorn does ten times a second. Changes: what has expired is gone."""
+        for store in self._stores:
+            store.sweep()
+        if self.is_over() or self._is_drained():
+            self.should_exit = True
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Changes: open calls end with an error, then the connections close."""
         self._calls.fail_all(shutting_down())
+        patience_s = 0.0 if self.force_exit else _LAST_WORDS_S
+        deadline = time.monotonic() + patience_s
+        while self._calls.num_open and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
+        if self.force_exit or self._calls.num_open:
+            await asyncio.to_thread(self.on_forced)  # else what waits for the engine would stay
         await super().shutdown(sockets)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
+
+    def _is_drained(self) -> bool:
+        """Whether the server was told to end, and need not wait for calls any more. Pure."""
+        if self._drained_at is None:
+            return False
+        return not self._calls.num_open or time.monotonic() >= self._drained_at
 
 
 def _listen(config: ServerConfig) -> socket.socket:
@@ -120,7 +174,7 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _uvicorn(client: Client, config: ServerConfig) -> uvicorn.Server:
+def _uvicorn(client: Client, config: ServerConfig) -> _Server:
     app = create_app(client, config)
     settings = uvicorn.Config(
         app,
@@ -131,4 +185,4 @@ def _uvicorn(client: Client, config: ServerConfig) -> uvicorn.Server:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    return _Server(settings, app.state.calls, app.state.files)
+    return _Server(settings, app.state, config.drain_s)

@@ -40,7 +40,9 @@ __all__ = [
     "OPENAI_NAMES",
     "AskedForm",
     "build_sampling",
+    "take_form",
     "take_json_schema",
+    "take_named_schema",
     "take_openai_constraint",
     "take_sampling",
     "take_text_constraint",
@@ -179,10 +181,16 @@ def take_openai_constraint(body: Body) -> AskedForm | None:
 
     Changes: the fields count as known. Raises BadRequest for two at once.
     """
-    found: dict[str, Constraint] = {}
     shaped = body.take("response_format", _response_format, None)
-    if shaped is not None:
-        found["response_format"] = shaped
+    return take_form(body, {} if shaped is None else {"response_format": shaped})
+
+
+def take_form(body: Body, shaped: Mapping[str, Constraint]) -> AskedForm | None:
+    """The constraint that `shaped` has by its field, or that `regex` and the like ask for.
+
+    Changes: the fields count as known. Raises BadRequest for two at once.
+    """
+    found = dict(shaped)
     readers: dict[ConstraintKind, Check[str]] = {
         "regex": text,
         "choices": _choices,
@@ -226,12 +234,20 @@ def _response_format(value: object, name: str) -> Constraint | None:
 
 def _named_schema(value: object, name: str) -> str:
     body = Body(value, name)
+    schema = take_named_schema(body)
+    body.finish()
+    return schema
+
+
+def take_named_schema(body: Body) -> str:
+    """A schema beside its name, description and `strict`, as text.
+
+    Changes: the fields count as known.
+    """
     body.take("name", text, None)
     body.take("description", text, None)
     body.take("strict", boolean, None)
-    schema = body.need("schema", _schema_object)
-    body.finish()
-    return schema
+    return body.need("schema", _schema_object)
 
 
 def _schema_object(value: object, name: str) -> str:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request as HttpRequest
 
 from mmserve.core import BadRequest, BytesSource, Client, ModelInfo, NotFound, ServerConfig
+from mmserve.server.admin import check_admin
 from mmserve.server.body import read_bytes, read_json
 from mmserve.server.calls import Calls
 from mmserve.server.clients import Caller, caller_of, key_of
+from mmserve.server.conversation_store import ConversationStore
+from mmserve.server.counts import Counts
 from mmserve.server.fields import Body, shown, text
 from mmserve.server.file_store import FileStore
 from mmserve.server.forms import FormField, parse_form
+from mmserve.server.gate import Gate
+from mmserve.server.histograms import Histograms
 from mmserve.server.media import FindFile
-from mmserve.server.metrics import Counts
 
 __all__ = ["ID_HEADER", "Service", "check_model", "shown_id"]
 
@@ -35,6 +39,10 @@ class Service:
     counts: Counts
     started_s: int
     files: FileStore
+    conversations: ConversationStore
+    gate: Gate
+    histograms: Histograms = field(default_factory=Histograms)
+    renders: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def read_body(self, http: HttpRequest) -> Body:
         """The request's JSON object. Raises the 413 refusal or BadRequest."""
@@ -50,6 +58,10 @@ class Service:
         """Who sends this request, as far as its headers say. Pure."""
         return caller_of(key_of(http.headers.raw), self.config)
 
+    def check_admin(self, http: HttpRequest) -> None:
+        """Raise the 401 or 403 refusal unless the operator sends this request. Pure."""
+        check_admin(http, self.config)
+
     def file_finder(self, http: HttpRequest) -> FindFile:
         """Finds the files of who sends this request; from any thread. Pure."""
         caller = self.caller(http)
@@ -57,7 +69,8 @@ class Service:
 
     def series(self) -> dict[str, float]:
         """What the server itself counts, in the form of `Client.counters`. Pure."""
-        return self.counts.series() | self.files.counters()
+        kept = self.files.counters() | self.conversations.counters()
+        return self.counts.series() | kept | {"open_requests": float(self.gate.num_open)}
 
 
 def shown_id(http: HttpRequest, body_id: str | None, prefix: str = "") -> str:

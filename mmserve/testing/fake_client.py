@@ -30,6 +30,7 @@ from mmserve.core import (
     Output,
     Part,
     PathSource,
+    PromptLook,
     PromptReport,
     RawPart,
     Request,
@@ -234,8 +235,14 @@ class FakeClient:
             encode_ms=0.0,
         )
 
-    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
-        """The room's name, as an empty picture if need be."""
+    def render(self, request: Request) -> PromptLook:
+        """The prompt's ids, all of them as text. Pure."""
+        return PromptLook(token_ids=self._ids(request))
+
+    def drawing(self, room: str, form: Literal["text", "svg", "json"] = "text") -> str:
+        """The room's name, as an empty picture or a string if need be."""
+        if form == "json":
+            return f'"{room}"'
         if form == "text":
             return room
         return f'<svg xmlns="http://www.w3.org/2000/svg" id="{room}"/>'

@@ -43,6 +43,7 @@ from mmserve.vision.items import (
     PictureFile,
     ResolvedMedia,
 )
+from mmserve.vision.preview import preview
 from mmserve.vision.probe import probe_picture
 from mmserve.vision.processor import Bounds, FrameFacts, ItemPlan, Processor
 from mmserve.vision.refusal import MediaKind, named, refused
@@ -205,6 +206,10 @@ class MediaPlane:
         frames of one clip are decoded in one pass. Results are not kept after delivery.
         """
         self._pool.request(items, on_ready)
+
+    def previews(self, items: Sequence[MediaItem]) -> dict[bytes, tuple[bytes, ...]]:
+        """Small JPEGs of what `items` show, by digest; see `preview`. Blocks; keeps nothing."""
+        return preview(self._decoder, items)
 
     def let_go(self, digests: Collection[bytes]) -> list[bytes]:
         """Items of `digests` that were under way; who asked for them hears nothing more.

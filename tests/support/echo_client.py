@@ -7,6 +7,7 @@ Nothing runs in the background: a ticket moves on while somebody reads it.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +25,12 @@ from mmserve.core import (
     ModelInfo,
     Output,
     Part,
+    PromptLook,
     PromptReport,
     RawPart,
     Request,
     SamplingParams,
+    SpanLook,
     TextPart,
     Timing,
     TokenLogprob,
@@ -138,11 +141,32 @@ class EchoClient:
         for name, value in vars(fresh).items():
             setattr(self, name, value)
 
-    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
+    def render(self, request: Request) -> PromptLook:
+        """The prompt's ids; a picture is a span of four, a clip one of two frames."""
+        ticket = EchoTicket(self, request)
+        report = ticket.report()
+        starts = [at for at, token_id in enumerate(report.token_ids) if token_id == IMAGE]
+        media = [p for p in _flat(request.parts) if isinstance(p, ImagePart | VideoPart)]
+        spans = (
+            SpanLook(
+                identity=f"{number:032x}",
+                kind="image" if isinstance(part, ImagePart) else "video",
+                start=starts[number * TOKENS_PER_PICTURE],
+                num_tokens=TOKENS_PER_PICTURE,
+                width=8,
+                height=6,
+                timestamps_s=() if isinstance(part, ImagePart) else (0.0, 0.5),
+                pictures=(b"jpeg",) if isinstance(part, ImagePart) else (b"one", b"two"),
+            )
+            for number, part in enumerate(media)
+        )
+        return PromptLook(token_ids=report.token_ids, spans=tuple(spans), clips=report.clips)
+
+    def drawing(self, room: str, form: Literal["text", "svg", "json"] = "text") -> str:
         """The room and the form; `is_broken` breaks this too."""
         if self.is_broken:
             raise MmserveError("the loop has stopped")
-        return f"{room} as {form}"
+        return json.dumps({"nodes": []}) if form == "json" else f"{room} as {form}"
 
 
 class EchoTicket:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 from PIL import Image
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from mmserve.core import EngineConfig, ServerConfig
@@ -165,6 +166,9 @@ def strict_series(page: str) -> dict[str, float]:
         assert len(told) == len(set(told)) > 0
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(page):
+        if family.type == "histogram":
+            _check_histogram(family)
+            continue
         assert family.type in ("counter", "gauge")
         for sample in family.samples:
             assert sample.name.endswith("_total") == (family.type == "counter")
@@ -176,6 +180,18 @@ def strict_series(page: str) -> dict[str, float]:
             assert sample.value >= 0
             found[key] = sample.value
     return found
+
+
+def _check_histogram(family: Metric) -> None:
+    """Buckets only grow, and the last one holds what the count says."""
+    last: dict[str, float] = {}
+    for sample in family.samples:
+        labels = str(sorted((k, v) for k, v in sample.labels.items() if k != "le"))
+        if sample.name.endswith("_bucket"):
+            assert sample.value >= last.get(labels, 0)
+            last[labels] = sample.value
+        elif sample.name.endswith("_count"):
+            assert sample.value == last[labels]
 
 
 def start_order(site: Live, asked: Sequence[dict[str, Any]]) -> list[int]:

@@ -133,7 +133,7 @@ class ScriptedClient:
         """As if every medium was decoded once."""
         return {"media_decodes_total": 1.0, "encoded_items_total": 1.0}
 
-    def drawing(self, room: str, form: Literal["text", "svg"] = "text") -> str:
+    def drawing(self, room: str, form: Literal["text", "svg", "json"] = "text") -> str:
         """The room's name, and the form if it is another than text."""
         return f"a drawing of {room}" + ("" if form == "text" else f" as {form}")
 

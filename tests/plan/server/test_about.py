@@ -6,8 +6,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mmserve.core import RunnerFailed, series_key
-from mmserve.server.metrics import Counts, metrics_text
-from mmserve.server.metrics_help import HELP, help_of
+from mmserve.server.counts import Counts
+from mmserve.server.watch.metrics import metrics_text
+from mmserve.server.watch.metrics_help import HELP, help_of
 
 
 def test_the_model_is_listed(site) -> None:

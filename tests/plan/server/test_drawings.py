@@ -24,6 +24,16 @@ def test_a_room_is_drawn_as_text_or_svg(site, room: str) -> None:
         assert response.headers["Content-Security-Policy"] == "default-src 'none'"
 
 
+def test_the_tree_is_told_to_programs(site) -> None:
+    """As JSON that no cache keeps; what has stopped tells so."""
+    told = site.http.get("/show/radix.json")
+    assert (told.status_code, told.json()) == (200, {"nodes": []})
+    assert told.headers["Content-Type"] == "application/json"
+    assert told.headers["Cache-Control"] == "no-store"
+    site.client.is_broken = True
+    site.refused(site.http.get("/show/radix.json"), 500)
+
+
 @pytest.mark.parametrize("form", ["pdf", "", "SVG"])
 def test_other_formats_are_refused(site, form: str) -> None:
     """With the name of the parameter."""

@@ -6,7 +6,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from mmserve import core
-from mmserve.core import BadRequest, Busy, MmserveError, RunnerFailed
+from mmserve.core import BadRequest, Busy, EngineDown, MmserveError, RunnerFailed
 from mmserve.server.errors import STATUS, error_object, error_response, status_of
 
 TREE = [
@@ -77,3 +77,10 @@ def test_unknown_routes_have_the_same_form() -> None:
     body = error_object(HTTPException(404))["error"]
     assert (body["type"], body["code"]) == ("not_found_error", "not_found")
     assert error_object(HTTPException(405))["error"]["code"] == "method_not_allowed"
+
+
+def test_a_missing_engine_says_when_to_come_back() -> None:
+    """A request without an engine is a 503 of its own code, to be sent again."""
+    response = error_response(EngineDown("the engine has stopped", retry_after_s=3.2))
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "3")
+    assert error_object(EngineDown("gone"))["error"]["code"] == "engine_down"

@@ -6,7 +6,7 @@ import pytest
 
 from mmserve.core import BadRequest, ImagePart, TextPart, ToolCall, Turn, UrlSource, VideoPart
 from mmserve.server.media import MediaDefaults
-from mmserve.server.messages import turns_of
+from mmserve.server.openai.messages import turns_of
 
 A, B = "data:image/png;base64,AAAA", "http://h/b.png"
 

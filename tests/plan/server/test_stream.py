@@ -71,6 +71,17 @@ def test_usage_is_one_last_chunk(site, route: str, how: dict) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES)
+def test_usage_is_in_every_chunk_when_asked(site, route: str) -> None:
+    """It only grows, and the last is the whole answer's."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = events_of(ask(site, route, "abcd", stream_options=options))[:-1]
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == sorted(counts)
+    assert len({event["usage"]["prompt_tokens"] for event in events}) == 1
+    assert events[-1]["usage"] == ask(site, route, "abcd", stream=False).json()["usage"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
 def test_streamed_text_is_the_whole_text(site, route: str) -> None:
     """Chunks join to the text of the whole answer, in whole characters."""
     text = "日本語 e\u0301 \U0001f468\u200d\U0001f469\u200d\U0001f467"

@@ -1,0 +1,1 @@
+"""The native wire format, and routes that help its clients."""

@@ -1,0 +1,1 @@
+"""OpenAI's surfaces: chat, completions, files."""

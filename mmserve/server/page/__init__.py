@@ -1,0 +1,1 @@
+"""The web page at `/`, and what it shows of prompts."""
