@@ -53,7 +53,7 @@ _MAY_BE_ZERO = (
     "grammar_cache_bytes",
     "source_cache_bytes",
     "max_file_store_bytes",
-    "max_response_store_bytes",
+    "response_store_bytes",
     "max_client_requests",
 )
 

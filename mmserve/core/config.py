@@ -370,7 +370,7 @@ class ServerConfig:
         high=315_360_000,
         is_above=True,
     )
-    max_response_store_bytes: int = _setting(
+    response_store_bytes: int = _setting(
         64 * _MIB, "bytes of stored responses kept; the least recently used leave first"
     )
     response_expiry_s: float = _setting(

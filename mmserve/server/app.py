@@ -105,7 +105,7 @@ def create_app(client: Client, config: ServerConfig, tracing: Tracing | None = N
     tracing = tracing or tracing_of(config)
     counts = Counts()
     store = FileStore(config.max_file_store_bytes, config.file_expiry_s)
-    talks = ConversationStore(config.max_response_store_bytes, config.response_expiry_s)
+    talks = ConversationStore(config.response_store_bytes, config.response_expiry_s)
     gate = Gate(config.max_open_requests, config.max_client_requests)
     service = Service(client, config, Calls(client), counts, now_s(), store, talks, gate)
     app = FastAPI(title="mmserve", docs_url=None, redoc_url=None, redirect_slashes=False)

@@ -106,7 +106,7 @@ def _is_kept(service: Service, call: ResponsesCall) -> bool:
             f"store is true, the conversation has {num_bytes} bytes, and this server keeps"
             f" {limit} of all responses"
         )
-        hint = "send store: false, or start the server with --max-response-store-bytes"
+        hint = "send store: false, or start the server with --response-store-bytes"
         raise BadRequest(message, field="store", reason="too_large", hint=hint)
     return call.store is not False and num_bytes <= limit
 

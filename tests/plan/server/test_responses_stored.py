@@ -49,7 +49,7 @@ def small(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr("mmserve.server.app.ConversationStore", new)
     config = ServerConfig(
         port=0,
-        max_response_store_bytes=ROOM,
+        response_store_bytes=ROOM,
         response_expiry_s=100,
         client_keys=(("ann", "sk-ann"), ("bob", "sk-bob")),
     )
@@ -344,7 +344,7 @@ def test_what_is_too_large_to_be_kept(small) -> None:
     error = small.refused(refused)
 
     assert error["param"] == "store"
-    assert "--max-response-store-bytes" in error["message"]
+    assert "--response-store-bytes" in error["message"]
     told = ask(small.http, words, max_output_tokens=1)
     assert told["store"] is False
     assert small.http.get(f"/v1/responses/{told['id']}").status_code == 404
