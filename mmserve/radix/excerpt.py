@@ -1,7 +1,7 @@
 """What a drawing shows of a tree that may be too large to be drawn: the branches that matter.
 
-A node is opened, most used first, until the drawing is full; of a node with many children the
-most used are shown and the others counted.
+A node is opened, most used first and what was evicted last, until the drawing is full; of a node
+with many children the most used are shown and the others counted.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def _open(branch: Branch, num_shown: int) -> None:
     branch.children = [Branch(node) for node in nodes]
 
 
-def _weight(node: Node) -> tuple[int, int, int]:
-    """Small for what is used much."""
-    return (-node.users - num_waiting(node), -node.hits, -node.num_tokens)
+def _weight(node: Node) -> tuple[int, bool, int, int]:
+    """Small for what is used now, then for what has KV, then for what was used much."""
+    return (-node.users - num_waiting(node), node.slots is None, -node.hits, -node.num_tokens)
 
 
 def name_of(namespace: str) -> str:

@@ -103,3 +103,15 @@ def test_a_large_tree_is_cut() -> None:
     assert sum(pieces) <= 1200
     for node in found["nodes"][1:]:
         assert len(node["pieces"]) + node["num_hidden_pieces"] == 121
+
+
+def test_what_is_there_goes_before_what_was() -> None:
+    """Of a tree that is cut, nodes with KV are told before evicted ones of many hits."""
+    tree, root = planted(*([n, n + 1000] for n in range(400)))
+    for n in range(400):
+        tree.unpin(tree.pin(tree.match("", np.array([n, n + 1000, 1]), 3)))
+    tree.evict(800)
+    tree.insert(root, np.array([5000, 5001]), np.array([0, 1]))
+    states = [node["state"] for node in told(tree)["nodes"][1:]]
+    assert "evicted" in states
+    assert states.count("cached") == 1
