@@ -1,7 +1,7 @@
 """What a drawing shows of a tree that may be too large to be drawn: the branches that matter.
 
-A node is opened, most used first and what was evicted last, until the drawing is full; of a node
-with many children the most used are shown and the others counted.
+A node is opened, most used first and what was evicted last, until the drawing is full; of a
+node with many children the most used are shown and the others counted.
 """
 
 from __future__ import annotations
