@@ -21,7 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmserve.batch.replies import ANSWER_ERRORS, error_of, parse_reply
+from mmserve.batch.calling import called, check
+from mmserve.batch.replies import ANSWER_ERRORS, parse_reply
 from mmserve.batch.values import SAMPLING
 from mmserve.core import (
     Aborted,
@@ -42,7 +43,7 @@ from mmserve.core import (
 )
 
 if TYPE_CHECKING:
-    import httpx
+    pass
 
 __all__ = ["Endpoint", "EndpointTicket", "data_address"]
 
@@ -50,7 +51,6 @@ _CONNECT_S = 10.0
 _ANSWER_S = 600.0
 _ABORT_S = 5.0
 _MAX_KEPT_FILES = 4
-_REFUSED = 400
 
 
 class EndpointTicket:
@@ -114,7 +114,13 @@ class Endpoint:
         self._files: OrderedDict[str, str] = OrderedDict()
         self._lock = threading.Lock()
         try:
-            self._check(self._call(lambda: self._http.get("/health", timeout=_CONNECT_S)))
+            check(
+                called(
+                    self._url,
+                    self._errors,
+                    lambda: self._http.get("/health", timeout=_CONNECT_S),
+                )
+            )
         except BaseException:
             self.close()
             raise
@@ -138,29 +144,15 @@ class Endpoint:
 
     def _answer(self, request: Request) -> tuple[Output, PromptReport]:
         body = self._body(request)
-        response = self._call(lambda: self._http.post("/generate", json=body))
-        self._check(response)
+        response = called(
+            self._url, self._errors, lambda: self._http.post("/generate", json=body)
+        )
+        check(response)
         try:
             return parse_reply(response.json(), request.request_id)
         except ANSWER_ERRORS as error:
             message = f"{self._url} answered in another form: {type(error).__name__}"
             raise BackendFailed(message, status=response.status_code) from error
-
-    def _call(self, send: Callable[[], httpx.Response]) -> httpx.Response:
-        try:
-            return send()
-        except self._errors as error:
-            message = f"cannot reach {self._url}: {str(error) or type(error).__name__}"
-            raise BackendFailed(message, hint="is the server running?", status=None) from error
-
-    def _check(self, response: httpx.Response) -> None:
-        if response.status_code < _REFUSED:
-            return
-        try:
-            body = response.json()
-        except ValueError:
-            body = None
-        raise error_of(response.status_code, body, response.headers.get("retry-after"))
 
     def _abort(self, request_id: str) -> None:
         with contextlib.suppress(*self._errors):

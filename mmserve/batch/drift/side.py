@@ -7,21 +7,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from mmserve.batch.calling import called, check
 from mmserve.batch.drift.asks import Ask
 from mmserve.batch.drift.said import Said, read_answer
-from mmserve.batch.replies import error_of
 from mmserve.core import BackendFailed, Busy, MmserveError, RequestRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import httpx
 
 __all__ = ["ChatSide", "Manner"]
 
 _CONNECT_S = 10.0
 _ANSWER_S = 600.0
-_REFUSED = 400
 _MAX_TRIES = 10
 _MAX_WAIT_S = 5.0
 _LOGPROBS = {"logprobs": True, "top_logprobs": 5}
@@ -141,7 +138,11 @@ class ChatSide:
     def _post(self, body: dict[str, Any]) -> Said:
         """One call; tried again while the endpoint is busy."""
         for tries_left in reversed(range(_MAX_TRIES)):
-            response = self._call(lambda: self._http.post("/v1/chat/completions", json=body))
+            response = called(
+                self._url,
+                self._errors,
+                lambda: self._http.post("/v1/chat/completions", json=body),
+            )
             try:
                 return self._read(response)
             except Busy as error:
@@ -151,7 +152,7 @@ class ChatSide:
         raise AssertionError("unreachable: the last try returns")
 
     def _read(self, response: httpx.Response) -> Said:
-        self._check(response)
+        check(response)
         try:
             return read_answer(response.json())
         except _FORM_ERRORS as error:
@@ -159,30 +160,16 @@ class ChatSide:
             raise BackendFailed(message, status=None) from error
 
     def _first_model(self) -> str:
-        response = self._call(lambda: self._http.get("/v1/models", timeout=_CONNECT_S))
-        self._check(response)
+        response = called(
+            self._url, self._errors, lambda: self._http.get("/v1/models", timeout=_CONNECT_S)
+        )
+        check(response)
         try:
             return str(response.json()["data"][0]["id"])
         except _FORM_ERRORS as error:
             message = f"{self._url} lists no model"
             hint = "name it: url=...,model=NAME"
             raise BackendFailed(message, hint=hint, status=response.status_code) from error
-
-    def _call(self, send: Callable[[], httpx.Response]) -> httpx.Response:
-        try:
-            return send()
-        except self._errors as error:
-            message = f"cannot reach {self._url}: {str(error) or type(error).__name__}"
-            raise BackendFailed(message, hint="is the server running?", status=None) from error
-
-    def _check(self, response: httpx.Response) -> None:
-        if response.status_code < _REFUSED:
-            return
-        try:
-            body = response.json()
-        except ValueError:
-            body = None
-        raise error_of(response.status_code, body, response.headers.get("retry-after"))
 
 
 def _wait(error: Busy) -> None:

@@ -7,8 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from mmserve.core import (
     BytesSource,
@@ -496,58 +494,3 @@ def test_extras_are_told_when_asked_for(site) -> None:
     assert told["mmserve"]["timing_ms"]["prefill"] == 1.5
     assert told["mmserve"]["clips"] == [{"timestamps_s": [0.0, 0.5], "note": None}]
     assert told["usage"]["input_tokens_details"]["image_tokens"] == 4
-
-
-def test_a_request_can_be_found_by_its_own_id(site) -> None:
-    """The header has it; the response has an id of this server all the same."""
-    response = site.post("/v1/responses", input="x", rid="mine")
-    other = site.post("/v1/responses", input="x")
-
-    assert response.headers["X-Request-Id"] == "mine"
-    assert response.json()["id"].startswith("resp_")
-    assert other.headers["X-Request-Id"] == other.json()["id"]
-
-
-WORDS = ["type", "text", "role", "user", "message", "content", "input_text", "name", "format"]
-FIELDS = [
-    "input",
-    "instructions",
-    "tools",
-    "tool_choice",
-    "text",
-    "include",
-    "metadata",
-    "store",
-    "stream",
-    "user",
-    "conversation",
-    "previous_response_id",
-    "max_output_tokens",
-    "top_logprobs",
-    "truncation",
-    "choices",
-]
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-5, 10**20)
-    | st.floats(-1, 9)
-    | st.text(max_size=4),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(WORDS), inner | st.sampled_from(WORDS), max_size=3)
-    ),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.dictionaries(st.sampled_from(FIELDS), VALUES, min_size=1, max_size=2))
-def test_odd_bodies_are_served_or_refused(site, odd) -> None:
-    """Never a 5xx; a refusal has its form."""
-    response = site.http.post("/v1/responses", json={"input": "x", **odd})
-    if response.status_code != 200:
-        assert response.status_code in (400, 404), response.text
-        site.refused(response, response.status_code)
-    elif response.headers["content-type"].startswith("text/event-stream"):
-        assert "event: response.completed\n" in response.text

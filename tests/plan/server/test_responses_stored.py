@@ -381,3 +381,13 @@ def test_responses_expire_after_some_time(expiry_s: float) -> None:
     """Not at once, and not never."""
     with pytest.raises(BadRequest, match="response_expiry_s"):
         ServerConfig(response_expiry_s=expiry_s)
+
+
+def test_a_request_can_be_found_by_its_own_id(site) -> None:
+    """The header has it; the response has an id of this server all the same."""
+    response = site.post("/v1/responses", input="x", rid="mine")
+    other = site.post("/v1/responses", input="x")
+
+    assert response.headers["X-Request-Id"] == "mine"
+    assert response.json()["id"].startswith("resp_")
+    assert other.headers["X-Request-Id"] == other.json()["id"]

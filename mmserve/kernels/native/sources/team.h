@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 
 #define MOST_MEMBERS 256
-#define LOOKS 20000 /* before a member sleeps: some 50 to 500 microseconds */
+#define LOOKS 20000 /* before a member sleeps: a millisecond at most */
 
 /* Pieces of a member's part of the work that are taken, in a cache line of its own. */
 typedef struct {
