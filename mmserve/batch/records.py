@@ -44,6 +44,7 @@ class Record:
         timing: milliseconds by stage.
         error: (stable code, message).
         note: what a reader of the answer should know: damaged frames, an answer cut short.
+        sample_index: which of the row's `n` answers; None if the row asks for one.
     """
 
     row_id: str | int
@@ -57,10 +58,11 @@ class Record:
     timing: Timing | None = None
     error: tuple[str, str] | None = None
     note: str | None = None
+    sample_index: int | None = None
 
 
 def record_line(record: Record) -> bytes:
-    """The record as one line of JSON in UTF-8; `note` is there only if there is one. Pure."""
+    """The record as one line of JSON in UTF-8; `note` and `sample_index` only if there is one. Pure."""
     error = record.error
     fields: dict[str, Any] = {
         "id": record.row_id,
@@ -74,6 +76,8 @@ def record_line(record: Record) -> bytes:
         "timing_ms": _rounded(record.timing) if record.timing else None,
         "error": {"code": error[0], "message": error[1]} if error else None,
     }
+    if record.sample_index is not None:
+        fields["sample_index"] = record.sample_index
     if record.note is not None:
         fields["note"] = record.note
     # Half a surrogate pair has no UTF-8; as a backslash escape it is still valid JSON.

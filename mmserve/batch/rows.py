@@ -32,6 +32,11 @@ class Row:
             the row is silent.
         max_tokens: most tokens of each answer; None where the row is silent.
         constraint: what each answer must match.
+        system: what the conversation begins with; None where the row is silent.
+        is_conversation: whether each question is asked after the answer to the one before, in
+            one conversation; else each is asked by itself.
+        num_samples: answers drawn for each question.
+        temperature, seed: how they are drawn; None where the row is silent.
     """
 
     line: int
@@ -47,6 +52,11 @@ class Row:
     key_frames: bool | None = None
     max_tokens: int | None = None
     constraint: Constraint | None = None
+    system: str | None = None
+    is_conversation: bool = False
+    num_samples: int = 1
+    temperature: float | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
