@@ -62,7 +62,7 @@ class Record:
 
 
 def record_line(record: Record) -> bytes:
-    """The record as one line of JSON in UTF-8; `note` and `sample_index` only if there is one. Pure."""
+    """The record as one line of JSON in UTF-8; optional fields that are None are left out."""
     error = record.error
     fields: dict[str, Any] = {
         "id": record.row_id,
