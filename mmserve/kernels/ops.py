@@ -4,7 +4,7 @@ One bundle is chosen at load (`choice`); weights that stay are given to it once 
 that each may lay them out as it likes. Every bundle equals `TorchOps` within rounding.
 
     Ops: linear -> Product    norm  add_norm  gate    attention -> AttentionBackend
-         layers -> Layers     draw
+         layers -> Layers     place    draw
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mmserve.kernels.layers import (
     Product,
 )
 from mmserve.kernels.linear import Linear
+from mmserve.kernels.placing import place
 from mmserve.kernels.quantized import QuantizedLinear
 from mmserve.kernels.sampling import Drawn, sample
 
@@ -94,6 +95,23 @@ class Ops(LayerOps, Protocol):
         """
         ...
 
+    def place(
+        self, hidden: Tensor, features: Sequence[Tensor], starts: Sequence[int], num_deep: int
+    ) -> Tensor | None:
+        """Put encoded pictures over the embeddings of their placeholders.
+
+        Args:
+            hidden: [T, E], contiguous. Changes: gets the first E values of each row.
+            features: [K, E * (1 + num_deep)] each, dense rows; they do not overlap.
+            starts: the token under the first row of each.
+            num_deep: sets of features beside the embeddings.
+
+        Returns:
+            What early layers add: [num_deep, T, E], 0 where no picture is; None without sets or
+            without pictures. Pictures must stay until it has run.
+        """
+        ...
+
     def draw(self, logits: Tensor, rows: Sequence[RowSampling]) -> Draws:
         """Begin to choose the next token of each row.
 
@@ -145,6 +163,12 @@ class TorchOps:
     ) -> Layers:
         """See `Ops.layers`."""
         return ComposedLayers(self, weights, shape, final_norm)
+
+    def place(
+        self, hidden: Tensor, features: Sequence[Tensor], starts: Sequence[int], num_deep: int
+    ) -> Tensor | None:
+        """See `Ops.place`. Changes: `hidden`."""
+        return place(hidden, features, starts, num_deep)
 
     def draw(self, logits: Tensor, rows: Sequence[RowSampling]) -> Draws:
         """See `Ops.draw`. The choices are there when it returns."""

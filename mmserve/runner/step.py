@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmserve.core import ForwardPlan, PlanRow
+from mmserve.core import FeatureUse, ForwardPlan, PlanRow
 from mmserve.kernels import (
     AttentionBackend,
     AttentionParts,
@@ -41,6 +41,8 @@ class Layout:
         firsts: int64 [R], each row's first token.
         wanted: int64 [R], how many of a row's last tokens need an output.
         keep: int64 [Q], the tokens that need an output, in order.
+        uses: of encoded pictures, row by row.
+        use_starts: the first token of each.
     """
 
     token_ids: NDArray[np.int64]
@@ -49,6 +51,8 @@ class Layout:
     firsts: NDArray[np.int64]
     wanted: NDArray[np.int64]
     keep: NDArray[np.int64]
+    uses: tuple[FeatureUse, ...]
+    use_starts: tuple[int, ...]
 
 
 def num_wanted(row: PlanRow) -> int:
@@ -70,10 +74,13 @@ def lay_out(plan: ForwardPlan) -> Layout:
     lengths = np.array([len(row.token_ids) for row in plan.rows], dtype=np.int64)
     firsts = np.concatenate([[0], lengths.cumsum()[:-1]]).astype(np.int64)
     token_ids = np.concatenate([row.token_ids for row in plan.rows]).astype(np.int64)
-    for first, row in zip(firsts, plan.rows, strict=True):
-        for use in row.features:
-            start = first + use.row_start
-            token_ids[start : start + use.num_tokens] = 0
+    placed = [
+        (first + use.row_start, use)
+        for first, row in zip(firsts.tolist(), plan.rows, strict=True)
+        for use in row.features
+    ]
+    for start, use in placed:
+        token_ids[start : start + use.num_tokens] = 0
     wanted = np.array([num_wanted(row) for row in plan.rows], dtype=np.int64)
     ends = firsts + lengths
     kept = [np.arange(end - n, end) for end, n in zip(ends, wanted, strict=True)]
@@ -84,6 +91,8 @@ def lay_out(plan: ForwardPlan) -> Layout:
         firsts=firsts,
         wanted=wanted,
         keep=np.concatenate(kept).astype(np.int64),
+        uses=tuple(use for _, use in placed),
+        use_starts=tuple(start for start, _ in placed),
     )
 
 

@@ -24,7 +24,6 @@ from mmserve.runner.clock import Mark
 from mmserve.runner.feature_store import FeatureStore
 from mmserve.runner.graphs import DecodeGraphs
 from mmserve.runner.kv_store import KvStore
-from mmserve.runner.placing import needs_index, places_of, put_features, token_index
 from mmserve.runner.staging import staging_for
 from mmserve.runner.step import Layout, StepAttention, lay_out
 from mmserve.runner.under_way import BegunRows, Masks, PendingStep, RowsUnderWay, under
@@ -143,18 +142,15 @@ class TorchRunner:
         attention = StepAttention(
             self._ops.attention, self._kv.tensors, decoder.shape, plan.rows, layout
         )
-        placed = places_of(plan.rows, layout.firsts)
         arrays = [layout.token_ids, layout.positions, layout.keep]
         is_every = len(sampled) == len(layout.keep)
         if not is_every:
             arrays.append(layout.wanted.cumsum()[sampled] - 1)
-        if is_indexed := needs_index(placed, self._device):
-            arrays.append(token_index(placed))
         token_ids, positions, keep, *others = self._staging.put(arrays)
         hidden = decoder.embed(token_ids if drawn is None else drawn)
-        index = others[-1] if is_indexed else None
-        deep = put_features(hidden, placed, self._features.take, decoder.shape.num_deep, index)
-        is_late = bool(placed) and self._device.type != "cpu"  # may have waited for pictures
+        features = [self._features.take(use) for use in layout.uses]
+        deep = self._ops.place(hidden, features, layout.use_starts, decoder.shape.num_deep)
+        is_late = bool(features) and self._device.type != "cpu"  # may have waited for pictures
         began = Mark(self._device) if is_late else None
         outputs = decoder.forward(hidden, positions, attention, keep, deep)
         return _Run(outputs, outputs if is_every else outputs[others[0]], began)

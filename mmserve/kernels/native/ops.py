@@ -115,6 +115,12 @@ class NativeOps:
         """See `Ops.layers`."""
         return NativeLayers(self, weights, shape, final_norm)
 
+    def place(
+        self, hidden: Tensor, features: Sequence[Tensor], starts: Sequence[int], num_deep: int
+    ) -> Tensor | None:
+        """See `Ops.place`. Changes: `hidden`."""
+        return self._torch.place(hidden, features, starts, num_deep)
+
     def draw(self, logits: Tensor, rows: Sequence[RowSampling]) -> Draws:
         """See `Ops.draw`. The choices are there when it returns."""
         return self._torch.draw(logits, rows)

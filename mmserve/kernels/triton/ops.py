@@ -12,6 +12,7 @@ from mmserve.kernels.layers import ComposedLayers, Layers, LayerShape, LayerWeig
 from mmserve.kernels.ops import Draws, Product, TorchOps
 from mmserve.kernels.triton.attention import TritonAttention
 from mmserve.kernels.triton.drawing import begin_draw
+from mmserve.kernels.triton.features import place_features
 from mmserve.kernels.triton.gates import gate_and_mul
 from mmserve.kernels.triton.norms import add_rms_norm, rms_norm
 
@@ -58,6 +59,12 @@ class TritonOps:
     ) -> Layers:
         """See `Ops.layers`."""
         return ComposedLayers(self, weights, shape, final_norm)
+
+    def place(
+        self, hidden: Tensor, features: Sequence[Tensor], starts: Sequence[int], num_deep: int
+    ) -> Tensor | None:
+        """See `Ops.place`. One launch. Changes: `hidden`."""
+        return place_features(hidden, features, starts, num_deep)
 
     def draw(self, logits: Tensor, rows: Sequence[RowSampling]) -> Draws:
         """See `Ops.draw`. Returns at once; `read` waits for this draw only."""

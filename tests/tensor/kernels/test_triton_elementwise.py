@@ -17,6 +17,7 @@ from support.interpreting import computed_by, hasten
 
 from mmserve.kernels import (
     KvTensors,
+    TorchOps,
     gelu_and_mul,
     rms_norm,
     rotary,
@@ -168,6 +169,8 @@ def test_a_token_without_a_slot_is_not_written(dtype: str) -> None:
 def test_features_replace_embeddings(num_deep: int, dtype: str) -> None:
     """Pictures' rows stand where their tokens are, deep sets in order, all else untouched."""
     hidden, features, starts = _pictures(num_deep, dtype)
+    twin, before = hidden.clone(), hidden.clone()
+    told = TorchOps().place(twin, features, starts, num_deep)
     width = hidden.shape[1]
     deep = torch.zeros(num_deep, *hidden.shape, dtype=hidden.dtype)
     for start, each in zip(starts, features, strict=True):
@@ -176,8 +179,9 @@ def test_features_replace_embeddings(num_deep: int, dtype: str) -> None:
             own = each[:, (number + 1) * width : (number + 2) * width]
             deep[number, start : start + len(each)] = own
     found = _computed()[f"features {num_deep} {dtype}"]
-    assert found["hidden"] == hidden.tolist()
+    assert found["hidden"] == hidden.tolist() == twin.tolist() != before.tolist()
     assert found["deep"] == (deep.tolist() if num_deep else None)
+    assert (told is None) if num_deep == 0 else torch.equal(told, deep)
 
 
 def _pictures(

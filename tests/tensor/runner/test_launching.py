@@ -1,4 +1,4 @@
-"""Launch and finish, staging, graphs, placing and sizes, as far as a CPU can prove them."""
+"""Launch and finish, staging, graphs and sizes, as far as a CPU can prove them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from mmserve.runner.graphs import (
 )
 from mmserve.runner.kv_store import by_slot
 from mmserve.runner.memory import Budget, check_room, num_slots
-from mmserve.runner.placing import put_features, token_index
 from mmserve.runner.sizing import probe_plan
 from mmserve.runner.staging import DirectStaging, PinnedStaging
 
@@ -354,33 +353,7 @@ def test_inputs_of_a_step_and_its_padding() -> None:
     assert padding(3, 2).tolist() == [[0, 0], [NO_SLOT] * 2, [0, 0], [0, 0], [0, 0]]
 
 
-# --- placing ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("num_deep", [0, 2])
-def test_one_scatter_equals_a_copy_for_each_use(num_deep: int) -> None:
-    """Features land on the same tokens, deep sets too, whichever way they go."""
-    generator = torch.Generator().manual_seed(0)
-    sizes, starts = [3, 1, 5, 2], [2, 9, 11, 17]
-    features = [torch.randn(n, 8 * (1 + num_deep), generator=generator) for n in sizes]
-    placed = [
-        (start, FeatureUse(bytes([number]), 0, 0, size))
-        for number, (start, size) in enumerate(zip(starts, sizes, strict=True))
-    ]
-
-    def take(use: FeatureUse) -> torch.Tensor:
-        return features[use.digest[0]]
-
-    index = token_index(placed)
-    assert index.tolist() == [2, 3, 4, 9, 11, 12, 13, 14, 15, 17, 18]
-    hidden = torch.randn(20, 8, generator=generator)
-    copied, scattered = hidden.clone(), hidden.clone()
-    deep = put_features(copied, placed, take, num_deep)
-    other = put_features(scattered, placed, take, num_deep, torch.from_numpy(index))
-    assert torch.equal(copied, scattered)
-    assert (deep is None) == (num_deep == 0)
-    assert deep is None or torch.equal(deep, other)
-    assert torch.equal(copied[:2], hidden[:2])
+# --- times -----------------------------------------------------------------------------------
 
 
 def test_times_of_pictures_are_those_of_encoding() -> None:
