@@ -219,7 +219,7 @@ class Answering:
         )
         if of.row.is_conversation:
             done = self._index.records_of(of.row.line)
-            self._take(of, next_turn(of.row, done, step.samples[0]))
+            self._take(of, next_turn(of.row, done))
 
     def _record(self, of: Next, step: Step, sample: int, fate: Answer | MmserveError) -> Record:
         if isinstance(fate, MmserveError):

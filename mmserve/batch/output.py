@@ -29,7 +29,7 @@ from mmserve.core import BadRequest, Busy
 __all__ = ["Output", "OutputFile", "OutputMode", "TableFile", "open_output"]
 
 _RECORD_START = b'{"id": '
-_TABLES = (".csv", ".parquet")
+_TABLES = (".csv", ".parquet", ".pq")
 
 
 class OutputMode(Enum):
@@ -138,17 +138,21 @@ class OutputFile:
         self._file.flush()
 
     def replace(self, lines: Iterable[bytes]) -> None:
-        """Write the lines to a new file, which then takes this one's place and lock."""
+        """Write lines in order to a new file, which then takes this one's place and lock."""
         place = self.path.resolve()
         spare = place.with_name(f"{place.name}.part")
         file = _open_locked(spare)
         file.truncate(0)
-        file.writelines(lines)
+        last = b""
+        for last in lines:
+            file.write(last)
         file.flush()
         os.fsync(file.fileno())
         spare.replace(place)
         self._file.close()
         self._file = file
+        found = kept_record(last)
+        self._last = found.key if found else (0, 0, 0)
         self._is_in_order, self._is_cut = True, False
 
     def close(self) -> None:
@@ -203,14 +207,10 @@ class TableFile:
         """Nothing is written before the end."""
 
     def replace(self, lines: Iterable[bytes]) -> None:
-        """Write the table to a new file, which then takes this one's place."""
-        # Readers and writers of tables are loaded only by runs that have one.
-        from mmserve.batch.formats import write_table  # noqa: PLC0415
+        """Write the table, whole or not at all."""
+        from mmserve.batch.formats import write_table  # noqa: PLC0415 - few runs have a table
 
-        place = self.path.resolve()
-        spare = place.with_name(f".{place.stem}.part{place.suffix}")
-        write_table(iter(lines), spare)
-        spare.replace(place)
+        write_table(iter(lines), self.path)
         self.is_in_order = True
 
     def close(self) -> None:

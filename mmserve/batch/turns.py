@@ -1,8 +1,9 @@
 """What of a row is asked next, given the records it has.
 
-questions by themselves   q0 q1 q2            all at once, each for all its samples
-conversation, 2 samples   q0 -> q1 -> q2      each sample a conversation of its own, whose
-                          q0 -> q1 -> q2      next turn is asked behind its last answer
+Questions by themselves are asked all at once, each for all its samples; a turn of a
+conversation when the one before is answered:
+
+    q0 q1 q2        q0 -> q1 -> q2
 """
 
 from __future__ import annotations
@@ -48,27 +49,21 @@ def first_steps(row: Row, done: Done) -> tuple[list[Step], list[Record]]:
             for index in range(len(row.questions))
         ]
         return [Step(index, samples, own) for index, own in enumerate(due) if own], []
-    chains = [next_turn(row, done, sample) for sample in samples]
-    return (
-        [step for steps, _ in chains for step in steps],
-        [record for _, records in chains for record in records],
-    )
+    return next_turn(row, done)
 
 
-def next_turn(row: Row, done: Done, sample: int) -> tuple[list[Step], list[Record]]:
+def next_turn(row: Row, done: Done) -> tuple[list[Step], list[Record]]:
     """The turn of a conversation behind those that are done, if it can be asked. Pure."""
     history: list[str] = []
     for index in range(len(row.questions)):
-        found = done.get((index, sample))
+        found = done.get((index, 0))
         if found is None:
-            return [Step(index, (sample,), frozenset((sample,)), tuple(history))], []
+            return [Step(index, (0,), frozenset((0,)), tuple(history))], []
         is_error, content = found
         if is_error:
             left = range(index + 1, len(row.questions))
             return [], [
-                _not_asked(row, later, index, sample)
-                for later in left
-                if (later, sample) not in done
+                _not_asked(row, later, index) for later in left if (later, 0) not in done
             ]
         history.append(json.loads(content)["answer"])
     return [], []
@@ -77,16 +72,10 @@ def next_turn(row: Row, done: Done, sample: int) -> tuple[list[Step], list[Recor
 def request_for(row: Row, step: Step, settings: AskSettings) -> Request:
     """The request of a step. Pure."""
     request = request_of(row, step.question_index, settings, step.history)
-    sampling = replace(request.sampling, n=len(step.samples))
-    if not row.is_conversation or row.num_samples == 1:
-        return replace(request, sampling=sampling)
-    (sample,) = step.samples
-    if sampling.seed is not None:
-        sampling = replace(sampling, seed=sampling.seed + sample)
-    return replace(request, request_id=f"{request.request_id}-{sample}", sampling=sampling)
+    return replace(request, sampling=replace(request.sampling, n=len(step.samples)))
 
 
-def _not_asked(row: Row, index: int, failed: int, sample: int) -> Record:
+def _not_asked(row: Row, index: int, failed: int) -> Record:
     return Record(
         row_id=row.row_id,
         line=row.line,
@@ -96,5 +85,4 @@ def _not_asked(row: Row, index: int, failed: int, sample: int) -> Record:
             "not_asked",
             f"question {index} was not asked: question {failed} of its conversation failed",
         ),
-        sample_index=None if row.num_samples == 1 else sample,
     )
