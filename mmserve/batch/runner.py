@@ -42,6 +42,7 @@ class BatchRun:
             raise BadRequest(message, field="output", reason="same_file")
         self._rows: Input = _Lines(source)
         self._settings = settings
+        self._tally: Tally | None = None
         self._output = open_output(target, settings.mode)
         try:
             self._index = JobIndex(progress_path(target))
@@ -75,7 +76,7 @@ class BatchRun:
         known = _model_facts(client)
         self._compare(known)
         self._begin(known)
-        tally = self._tally()
+        tally = self._tally = self.tally()
         plan = Plan(self._index, self._settings.open_clips)
         answering = Answering(
             client, self._index, self._output, self._rows, self._settings, tally, on_progress
@@ -94,11 +95,15 @@ class BatchRun:
         """
         self._begin({})
         self._finish()
-        return self._tally().summary()
+        return self.summary()
+
+    def tally(self) -> Tally:
+        """Counts so far; while the run works it goes on counting. Pure."""
+        return self._tally or Tally(self._num_due, *self._num_kept)
 
     def summary(self) -> Summary:
-        """Counts of a run that has not begun. Pure."""
-        return self._tally().summary()
+        """Sums so far. Pure."""
+        return self.tally().summary()
 
     def close(self) -> None:
         """Give the output back. Idempotent."""
@@ -115,10 +120,6 @@ class BatchRun:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _tally(self) -> Tally:
-        answered, failed = self._num_kept
-        return Tally(self._num_due, answered, failed)
 
     def _facts(self) -> dict[str, object]:
         """What the answers depend on, besides the rows and the model."""

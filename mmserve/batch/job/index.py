@@ -53,7 +53,7 @@ class RowEntry:
 
 
 class JobIndex:
-    """An open, locked index; use as a context manager, from one thread.
+    """An open, locked index, for one thread; close it.
 
     Raises Busy if another run has it open; BadRequest if the file is no index.
     """

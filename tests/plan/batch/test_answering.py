@@ -17,13 +17,13 @@ from mmserve.core import (
     CallTimeout,
     ContextTooLong,
     EngineDown,
+    Finish,
     MediaRefused,
     Output,
     RunnerFailed,
     TextPart,
     Turn,
     Usage,
-    Finish,
     VideoPart,
 )
 
@@ -210,8 +210,7 @@ def test_turns_of_a_conversation_follow_each_other(tmp_path, target, monkeypatch
     answer_file(client, source, target, BatchSettings())
     assert [record["answer"] for record in records(target)] == ["A", "B", "C"]
     turns = client.tickets[2].request.parts
-    video, first = turns[0].parts
-    assert isinstance(video, VideoPart)
+    assert isinstance(turns[0].parts[0], VideoPart)
     assert [(turn.role, turn.parts) for turn in turns[1:]] == [
         ("assistant", (TextPart("A"),)),
         ("user", (TextPart("b"),)),

@@ -85,8 +85,9 @@ def test_other_settings_are_refused_by_name(source, target):
     answer_file(ScriptedClient(), source, target, BatchSettings())
     before, client = target.read_bytes(), ScriptedClient()
     settings = BatchSettings(mode=OutputMode.RESUME, ask=AskSettings(max_tokens=7, fps=2.0))
-    with pytest.raises(BadRequest, match="fps was None, is now 2.0, max_tokens was 128, is now 7"):
+    with pytest.raises(BadRequest) as caught:
         answer_file(client, source, target, settings)
+    assert "fps was None, is now 2.0, max_tokens was 128, is now 7" in caught.value.message
     assert (target.read_bytes(), client.tickets) == (before, [])
 
 

@@ -25,7 +25,6 @@ from mmserve.core import (
     RunnerFailed,
 )
 
-
 SOON = Backoff(first_s=0.001)
 
 

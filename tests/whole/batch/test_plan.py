@@ -82,7 +82,7 @@ def whole_lines(target: Path) -> set[bytes]:
 
 @pytest.mark.slow
 def test_killed_at_any_moment_a_run_is_finished_by_the_next(clips, tmp_path, tiny_directory):
-    """Three kills in a row: in the end each question once, and nothing written is asked again."""
+    """Three kills: in the end each question once, and nothing written is asked again."""
     source = write_rows(tmp_path / "in.jsonl", shuffled(clips, num_questions=5))
     target = tmp_path / "out.jsonl"
     command = [sys.executable, "-m", "mmserve", "video-qa", str(source), "-o", str(target)]

@@ -36,7 +36,7 @@ def test_a_trie_tells_how_much_of_a_prompt_it_had(prompts):
 
 @given(st.lists(st.tuples(st.integers(3, 5), prompts), max_size=4), st.randoms())
 def test_the_least_is_the_size_of_the_trie(groups, chance):
-    """In whatever order prompts of groups come, each beginning counts once, a whole prompt 1."""
+    """In whatever order prompts come, each beginning counts once, a whole prompt 1."""
     every = [
         (bytes([medium]), (1, 2, medium, *prompt), 2)
         for medium, prompts in groups
@@ -64,7 +64,9 @@ def test_a_group_that_is_forgotten_still_shares_its_head():
 def asked(*media, tokens, clips=()) -> tuple[tuple[int, ...], int]:
     """A prompt of these media and tokens, told apart."""
     turns = (Turn("user", (*media, TextPart("q"))), Turn("assistant", (), is_open=True))
-    return told_apart(Request(request_id="r", parts=turns), PromptReport(tokens, clips), PICTURE)
+    return told_apart(
+        Request(request_id="r", parts=turns), PromptReport(tokens, clips), PICTURE
+    )
 
 
 def test_pictures_of_other_files_are_other_tokens():
