@@ -141,7 +141,6 @@ class BatchRun:
                 reason="foreign",
                 hint="--overwrite starts again",
             )
-        self._compare(self._facts())
         for kept in self._output.kept():
             if not index.adopt(kept):
                 line, question, _ = kept.key
@@ -155,12 +154,11 @@ class BatchRun:
         index.drop_lost()
         if mode is OutputMode.RETRY_ERRORS:
             index.drop_errors()
+        self._compare(self._facts())
 
     def _compare(self, facts: dict[str, object]) -> None:
-        """Raises BadRequest if what is kept was made with other facts."""
-        if self._settings.mode in (OutputMode.NEW, OutputMode.OVERWRITE):
-            return
-        before = self._index.settings
+        """Raises BadRequest if records that are kept were made with other facts."""
+        before = self._index.settings if sum(self._index.num_kept) else {}
         # A list comes back from the index as one, where a tuple went in.
         other = [n for n in facts if n in before and _plain(facts[n]) != before[n]]
         if other:

@@ -91,6 +91,15 @@ def test_other_settings_are_refused_by_name(source, target):
     assert (target.read_bytes(), client.tickets) == (before, [])
 
 
+def test_settings_may_change_while_nothing_is_kept(source, target):
+    """Where every question failed, they are asked again as they should have been."""
+    bad = ScriptedClient(lambda request: MediaRefused("x", reason="undecodable"))
+    answer_file(bad, source, target, BatchSettings())
+    ask, client = AskSettings(max_tokens=7), ScriptedClient()
+    answer_file(client, source, target, BatchSettings(mode=OutputMode.RETRY_ERRORS, ask=ask))
+    assert len(client.tickets) == 10
+
+
 def test_another_model_is_refused(source, target):
     """Answers of two models do not get into one file."""
     stopped(source, target, after=3)
