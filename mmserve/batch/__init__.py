@@ -1,16 +1,19 @@
 """The video and picture question batch tool: a file of rows in, a file of records out.
 
-Owns: the form of rows and records, the output file's lock, taking up a killed run again.
-Knows the engine only as `core.Client`, a server as `Endpoint`. Called by `cli`.
+Owns: the form of rows and records, the order of the work, the output file and its lock,
+taking up a killed run again. Knows the engine only as `core.Client`, a server as `Endpoint`.
+Called by `cli`.
 
-    rows.jsonl -> parse_row -> request_of -> Asker -> Record -> OutputFile -> answers.jsonl
+    rows -> JobIndex -> Plan -> request_of -> Asker -> Record -> JobIndex, then answers.jsonl
+            [answers.jsonl.progress]                             [sorted when all is done]
 """
 
 from mmserve.batch.answering import BatchSettings
 from mmserve.batch.asker import Asker, AskTicket
 from mmserve.batch.asks import AskSettings, media_source, request_of
 from mmserve.batch.endpoint import Endpoint, EndpointTicket
-from mmserve.batch.output import KeptRecord, OutputFile, OutputMode
+from mmserve.batch.faults import Backoff
+from mmserve.batch.output import OutputFile, OutputMode
 from mmserve.batch.records import (
     Answer,
     Record,
@@ -21,7 +24,7 @@ from mmserve.batch.records import (
     refused_record,
 )
 from mmserve.batch.rows import Row, RowFault, numbered_lines, parse_row
-from mmserve.batch.runner import BatchRun, answer_file
+from mmserve.batch.runner import BatchRun, answer_file, progress_path
 from mmserve.batch.summary import Summary, Tally
 
 __all__ = [
@@ -29,11 +32,11 @@ __all__ = [
     "AskSettings",
     "AskTicket",
     "Asker",
+    "Backoff",
     "BatchRun",
     "BatchSettings",
     "Endpoint",
     "EndpointTicket",
-    "KeptRecord",
     "OutputFile",
     "OutputMode",
     "Record",
@@ -47,6 +50,7 @@ __all__ = [
     "media_source",
     "numbered_lines",
     "parse_row",
+    "progress_path",
     "read_answer",
     "record_line",
     "refused_record",

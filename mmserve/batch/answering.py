@@ -1,40 +1,45 @@
-"""Answer every question of a batch file: rows overlap, records come out in the input's order.
+"""Answer every question of a job: rows overlap, records are written as they are done.
 
-    input    line 1 ...  line 4 | line 5   line 6   line 7 | line 8 ...
-    fate     records written    | questions under way      | not yet read
+    plan     rows ...    | row 4  row 9  row 5        | row 12  row 7 ... | row ...
+    fate     all written | questions under way,       | media are being   | not yet
+                         | or waiting to be asked     | prepared          | read
+                         | again                      |                   |
 
 A row's questions are handed in together, so its media are decoded, encoded and prefilled once
 and its questions are packed into the same steps. The next row is handed in as soon as fewer
-than `concurrency` questions are under way. Records are written oldest first.
+than `concurrency` questions are under way. Turns of a conversation follow each other.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
+from mmserve.batch.ahead import Ahead, Next
 from mmserve.batch.asker import Asker, AskTicket
-from mmserve.batch.asks import AskSettings, request_of
-from mmserve.batch.output import OutputFile, OutputMode
+from mmserve.batch.asks import AskSettings
+from mmserve.batch.faults import Backoff, Patience
+from mmserve.batch.job import Input, JobIndex, Kept, Plan, RawRow, asked_digest
+from mmserve.batch.least import LeastCount
+from mmserve.batch.output import Output, OutputMode
+from mmserve.batch.readers import Ended, Readers
 from mmserve.batch.records import (
+    Answer,
     Record,
     answered_record,
     fault_record,
-    read_answer,
+    record_line,
     refused_record,
 )
-from mmserve.batch.rows import Row, RowFault, numbered_lines, parse_row
+from mmserve.batch.rows import RowFault
 from mmserve.batch.summary import Summary, Tally
-from mmserve.core import BackendFailed, Broken, Busy, MmserveError
+from mmserve.batch.turns import Step, first_steps, next_turn, request_for
+from mmserve.core import Broken, MmserveError, Request
 
 __all__ = ["Answering", "BatchSettings", "Progress"]
-
-_MAX_OWN_FAILURES = 20
-_MAX_TRIES = 10
-_MAX_WAIT_S = 5.0
 
 Progress = Callable[[Summary], None]
 
@@ -47,28 +52,40 @@ class BatchSettings:
         ask: what holds for rows that do not say otherwise.
         mode: what to do with records already in the output.
         concurrency: questions under way at once; a row's questions always go together.
+        open_clips: clips and pictures made ready ahead of their questions.
+        max_errors: error records after which the run is stopped; None for any number.
+        backoff: how failures that may pass are waited out.
+        fixed: what else answers depend on, by name; a run is not taken up with other values.
     """
 
     ask: AskSettings = field(default_factory=AskSettings)
     mode: OutputMode = OutputMode.NEW
     concurrency: int = 32
+    open_clips: int = 4
+    max_errors: int | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    fixed: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A question under way."""
+    """A request under way, or waiting to be made again."""
 
-    row: Row
-    question_index: int
+    asked_of: Next
+    step: Step
+    request: Request
     ticket: AskTicket
+    num_failed: int = 0
 
 
 class Answering:
-    """One pass over the input; `_pending` holds what has no record yet, oldest first.
+    """One pass over the plan.
 
     Args:
         client: who answers.
-        output: open, and begun.
+        index: committed; gets every record first.
+        output: gets every record behind it.
+        rows: reads contents of the plan.
         settings: how to run.
         tally: counts what is written.
         on_progress: called at the start and after each record.
@@ -77,95 +94,166 @@ class Answering:
     def __init__(
         self,
         client: Asker,
-        output: OutputFile,
+        index: JobIndex,
+        output: Output,
+        rows: Input,
         settings: BatchSettings,
         tally: Tally,
         on_progress: Progress | None,
     ) -> None:
         self._client = client
+        self._index = index
         self._output = output
+        self._rows = rows
         self._settings = settings
         self._tally = tally
         self._on_progress = on_progress
-        self._pending: deque[Record | _Asked] = deque()
-        self._num_own_failures = 0
+        self._readers = Readers(settings.concurrency)
+        self._patience = Patience(settings.max_errors)
+        self._numbers = itertools.count()
+        self._asked: dict[int, _Asked] = {}
+        self._again: list[tuple[float, int]] = []
+        self._count = LeastCount(client)
 
-    def do(self, source: Path) -> None:
-        """Answer what is left to answer. Changes: the output."""
+    def do(self, plan: Plan) -> None:
+        """Answer what is left to answer. Changes: the index, the output."""
         self._report()
-        rows = self._rows(source)
-        self._fill(rows)
-        while self._pending:
-            first = self._pending[0]
-            record = first if isinstance(first, Record) else self._answer(first)
-            self._output.write(record)
-            self._tally.add(record)
-            self._pending.popleft()
-            self._report()
-            self._fill(rows)
+        self._write_faults(plan)
+        ahead = Ahead(
+            plan.rows(),
+            self._rows,
+            self._settings.ask,
+            getattr(self._client, "prepare", None),
+            self._settings.open_clips,
+        )
+        self._fill(ahead)
+        while self._asked:
+            ended = self._readers.next(self._until_again_s())
+            if ended is not None:
+                self._end(ended)
+            self._ask_again()
+            self._fill(ahead)
 
     def cancel(self) -> None:
-        """End what is under way. Idempotent."""
-        for pending in self._pending:
-            if isinstance(pending, _Asked):
-                pending.ticket.cancel()
+        """End what is under way, and the threads that read it. Once."""
+        for asked in self._asked.values():
+            asked.ticket.cancel()
+        self._readers.close()
 
     def _report(self) -> None:
         if self._on_progress is not None:
             self._on_progress(self._tally.summary())
 
-    def _rows(self, source: Path) -> Iterator[Row | RowFault]:
-        for line, content in numbered_lines(source):
-            yield parse_row(line, content)
+    # --- handing in --------------------------------------------------------------------------
 
-    def _fill(self, rows: Iterator[Row | RowFault]) -> None:
-        """Hand in rows until enough questions are under way. Changes: `rows`, pending."""
-        while len(self._pending) < self._settings.concurrency:
-            row = next(rows, None)
-            if row is None:
+    def _fill(self, ahead: Ahead) -> None:
+        """Hand in rows until enough questions are under way. Changes: `ahead`, the asked."""
+        while len(self._asked) < self._settings.concurrency:
+            found = ahead.next()
+            if found is None:
                 return
-            self._pending.extend(
-                self._ask(row, index)
-                for index in range(len(row.questions))
-                if (row.line, index) not in self._output.kept
-            )
+            done = self._index.records_of(found.row.line)
+            self._take(found, first_steps(found.row, done))
 
-    def _ask(self, row: Row | RowFault, question_index: int) -> Record | _Asked:
-        if isinstance(row, RowFault):
-            return fault_record(row, question_index)
-        return _Asked(row, question_index, self._submit(row, question_index))
+    def _take(self, of: Next, steps: tuple[list[Step], list[Record]]) -> None:
+        """Ask what comes next, write what will not be asked."""
+        to_ask, records = steps
+        for step in to_ask:
+            request = request_for(of.row, step, self._settings.ask)
+            number = next(self._numbers)
+            self._count.begin(of.group_id)
+            self._asked[number] = _Asked(of, step, request, self._client.submit(request))
+            self._read(number)
+        self._write(records)
 
-    def _submit(self, row: Row, question_index: int) -> AskTicket:
-        return self._client.submit(request_of(row, question_index, self._settings.ask))
+    def _read(self, number: int) -> None:
+        asked = self._asked[number]
+        self._readers.add(number, asked.ticket, asked.request.num_sequences)
 
-    def _answer(self, asked: _Asked) -> Record:
-        """Wait for the answer or the error; hands in again if the engine was busy."""
-        for tries_left in reversed(range(_MAX_TRIES)):
-            try:
-                answer = read_answer(asked.ticket)
-            except Busy as error:
-                if not tries_left:
-                    return self._refused(asked, error)
-                _wait(error)
-                asked.ticket = self._submit(asked.row, asked.question_index)
-            except MmserveError as error:
-                return self._refused(asked, error)
-            else:
-                self._num_own_failures = 0
-                return answered_record(asked.row, asked.question_index, answer)
-        raise AssertionError("unreachable: the last try returns")
+    def _until_again_s(self) -> float | None:
+        return max(self._again[0][0] - time.monotonic(), 0.0) if self._again else None
 
-    def _refused(self, asked: _Asked, error: MmserveError) -> Record:
-        is_own = isinstance(error, Broken | BackendFailed | Busy)
-        self._num_own_failures = self._num_own_failures + 1 if is_own else 0
-        if self._num_own_failures >= _MAX_OWN_FAILURES:
-            raise Broken(
-                f"the engine failed {self._num_own_failures} questions in a row, last: {error}",
-                hint="--resume --retry-errors continues the run",
-            ) from error
-        return refused_record(asked.row, asked.question_index, error)
+    def _ask_again(self) -> None:
+        """Hand in again what has waited long enough. Changes: what waits."""
+        while self._again and self._again[0][0] <= time.monotonic():
+            _, number = heapq.heappop(self._again)
+            asked = self._asked[number]
+            asked.ticket = self._client.submit(asked.request)
+            self._read(number)
+
+    # --- what became of it -------------------------------------------------------------------
+
+    def _end(self, ended: Ended) -> None:
+        """Write what became of a request, or have it wait to be made again."""
+        if ended.crash is not None:
+            raise ended.crash
+        asked = self._asked[ended.number]
+        wait_s = self._wait_s(asked, ended.fates)
+        if wait_s is not None:
+            heapq.heappush(self._again, (time.monotonic() + wait_s, ended.number))
+            return
+        del self._asked[ended.number]
+        fates = ended.fates
+        if len(fates) < asked.request.num_sequences:
+            fates *= asked.request.num_sequences
+        self._settle(asked, fates)
+        self._count.end(asked.asked_of.group_id)
+
+    def _wait_s(self, asked: _Asked, fates: tuple[Answer | MmserveError, ...]) -> float | None:
+        """How long to wait before it is made again; None if it is not. Changes: its tries."""
+        errors = [fate for fate in fates if isinstance(fate, MmserveError)]
+        if len(errors) < len(fates):
+            return None
+        asked.num_failed += 1
+        return self._settings.backoff.wait_s(errors[0], asked.num_failed)
+
+    def _settle(self, asked: _Asked, fates: tuple[Answer | MmserveError, ...]) -> None:
+        of, step = asked.asked_of, asked.step
+        self._tally.tokens_least = self._count.add(of.group_id, asked.request, fates)
+        self._write(
+            [
+                self._record(of, step, sample, fate)
+                for sample, fate in zip(step.samples, fates, strict=True)
+                if sample in step.due
+            ]
+        )
+        if of.row.is_conversation:
+            done = self._index.records_of(of.row.line)
+            self._take(of, next_turn(of.row, done))
+
+    def _record(self, of: Next, step: Step, sample: int, fate: Answer | MmserveError) -> Record:
+        if isinstance(fate, MmserveError):
+            self._patience.note_failure(fate)
+            record = refused_record(of.row, step.question_index, fate)
+        else:
+            self._patience.note_answer()
+            record = answered_record(of.row, step.question_index, fate)
+        return record if of.row.num_samples == 1 else replace(record, sample_index=sample)
+
+    def _write_faults(self, plan: Plan) -> None:
+        for planned in plan.faults():
+            fault = self._rows.parse(RawRow(planned.line, planned.content))
+            if not isinstance(fault, RowFault):
+                raise Broken(f"line {planned.line} was no row when the run began, and is now")
+            done = self._index.records_of(planned.line)
+            left = (n for n in range(len(fault.questions)) if (n, 0) not in done)
+            self._write([fault_record(fault, index) for index in left])
+
+    def _write(self, records: list[Record]) -> None:
+        """Put records on disk, first in the index. Changes: index, output, tally."""
+        if not records:
+            return
+        kept = [_kept(record) for record in records]
+        self._index.write(kept)
+        for one, record in zip(kept, records, strict=True):
+            self._output.write(one)
+            self._tally.add(record)
+            self._report()
+            if record.error is not None:
+                self._patience.note_error(record.error[1])
 
 
-def _wait(error: Busy) -> None:
-    asked_s = error.fields.get("retry_after_s")
-    time.sleep(min(asked_s, _MAX_WAIT_S) if isinstance(asked_s, int | float) else _MAX_WAIT_S)
+def _kept(record: Record) -> Kept:
+    key = (record.line, record.question_index, record.sample_index or 0)
+    asked = asked_digest(record.row_id, record.question)
+    return Kept(key, asked, record.error is not None, record_line(record))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,17 +47,26 @@ def media_source(place: str) -> MediaSource:
     return UrlSource(place) if is_address else PathSource(place)
 
 
-def request_of(row: Row, question_index: int, settings: AskSettings) -> Request:
-    """One user turn, media before the question, and an open turn for the answer. Pure."""
+def request_of(
+    row: Row, question_index: int, settings: AskSettings, history: Sequence[str] = ()
+) -> Request:
+    """One user turn, media before the question, and an open turn for the answer. Pure.
+
+    With a `history`, answers of the turns just before, it is the conversation so far.
+    """
     media: tuple[VideoPart | ImagePart, ...]
     if row.video is not None:
         media = (_clip(row, row.video, settings),)
     else:
         media = tuple(ImagePart(media_source(place)) for place in row.images)
-    question = TextPart(row.questions[question_index])
+    first = question_index - len(history)
+    turns = [Turn("user", (*media, TextPart(row.questions[first])))]
+    for index, answer in enumerate(history, start=first + 1):
+        turns.append(Turn("assistant", (TextPart(answer),)))
+        turns.append(Turn("user", (TextPart(row.questions[index]),)))
     return Request(
         request_id=f"line-{row.line}-{question_index}",
-        parts=(Turn("user", (*media, question)), Turn("assistant", (), is_open=True)),
+        parts=(*turns, Turn("assistant", (), is_open=True)),
         sampling=SamplingParams(
             max_new_tokens=settings.max_tokens if row.max_tokens is None else row.max_tokens,
             temperature=settings.temperature,

@@ -1,31 +1,35 @@
-"""The output file of a run: one writer at a time, whole lines, taken up again after a kill.
+"""The output of a run: one writer at a time, whole records, taken up again after a kill.
 
-Every record is one line, handed to the operating system as soon as it is written, so a killed
-run leaves whole lines and at most one half line, the last. Taking the run up again cuts that
-half line off:
+A JSONL file is written while the run works: every record is one line, handed to the operating
+system as soon as it is written, in the order in which they are done. So a killed run leaves
+whole lines and at most one half line, the last:
 
-    [0, end)    whole records, in order       kept
-    [end, size) what a killed run half wrote  cut off
+    [0, end)    whole records                 taken up
+    [end, size) what a killed run half wrote  dropped
+
+A table (.csv, .parquet) is written once, at the end of the run; until then its records are in
+the index only. Both are put in the input's order at the end, under another name that then takes
+the place of the file.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from io import BufferedWriter
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from mmserve.batch.records import Record, record_line
+from mmserve.batch.job import Kept, kept_record
 from mmserve.core import BadRequest, Busy
 
-__all__ = ["KeptRecord", "OutputFile", "OutputMode"]
+__all__ = ["Output", "OutputFile", "OutputMode", "TableFile", "open_output"]
 
 _RECORD_START = b'{"id": '
+_TABLES = (".csv", ".parquet", ".pq")
 
 
 class OutputMode(Enum):
@@ -41,47 +45,115 @@ class OutputMode(Enum):
     """Drop all."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptRecord:
-    """A record of an earlier run: whose it is, and whether it is an error."""
+class Output(Protocol):
+    """Where the records of a run go."""
 
-    row_id: str | int
-    question: str | None
-    is_error: bool
+    path: Path
+
+    @property
+    def is_live(self) -> bool:
+        """Whether records are there as soon as they are written."""
+        ...
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether it holds whole records only, in the order of the input. Pure."""
+        ...
+
+    @property
+    def num_whole(self) -> int | None:
+        """Records read and written, if nothing else is there; None if so. Pure."""
+        ...
+
+    def kept(self) -> Iterator[Kept]:
+        """Whole records that are there, in their order. Once, before anything is written."""
+        ...
+
+    def write(self, kept: Kept) -> None:
+        """Append one record, if it is live. Changes: the file."""
+        ...
+
+    def replace(self, lines: Iterable[bytes]) -> None:
+        """Put these records in the place of all. Changes: the file, whole or not at all."""
+        ...
+
+    def close(self) -> None:
+        """Put everything on the disk and give the lock back. Idempotent."""
+        ...
+
+
+def open_output(path: Path, mode: OutputMode) -> Output:
+    """The output, open and locked; nothing of it is changed, but a JSONL file is created.
+
+    Raises BadRequest if it holds what `mode` forbids; Busy if another run has it open.
+    """
+    is_table = path.suffix.lower() in _TABLES
+    return TableFile(path, mode) if is_table else OutputFile(path, mode)
 
 
 class OutputFile:
-    """An open, locked output file; use as a context manager.
-
-    `kept` maps (line, question index) to the records that stay.
-    """
+    """An open, locked JSONL file; use as a context manager."""
 
     def __init__(self, path: Path, mode: OutputMode) -> None:
-        """Open, lock and read `path`; it is changed by `begin` only, but created if missing.
-
-        Raises BadRequest if it holds records that `mode` forbids, or lines that are no records;
-        Busy if another run has it open.
-        """
         self.path = path
-        self.kept: dict[tuple[int, int], KeptRecord] = {}
-        self._mode = mode
+        self.is_live = True
         self._file = _open_locked(path)
+        self._last = (0, 0, 0)
+        self._num_records = 0
+        self._is_cut = False
+        self._is_in_order = True
         try:
-            self._end_bytes = self._read(mode)
+            size_bytes = os.fstat(self._file.fileno()).st_size
+            _check_new(path, mode, size_bytes)
         except BaseException:
             self._file.close()
             raise
 
-    def begin(self) -> None:
-        """Drop what the mode says and a half-written last line. Changes: the file."""
-        self._file.truncate(self._end_bytes)
-        if self._mode is OutputMode.RETRY_ERRORS:
-            self._drop_errors()
+    @property
+    def is_in_order(self) -> bool:
+        """Whether it holds whole records only, in the order of the input. Pure."""
+        return self._is_in_order and not self._is_cut
 
-    def write(self, record: Record) -> None:
+    @property
+    def num_whole(self) -> int | None:
+        """Records read and written; None if behind them is something else. Pure."""
+        return None if self._is_cut else self._num_records
+
+    def kept(self) -> Iterator[Kept]:
+        """Whole records that are there; raises BadRequest for lines that are none."""
+        with self.path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                found = kept_record(raw)
+                if found is None:
+                    self._check_tail(raw, number, is_last=not file.read(1))
+                    self._is_cut = True
+                    return
+                self._note(found)
+                yield found
+
+    def write(self, kept: Kept) -> None:
         """Append one record and hand it to the operating system. Changes: the file."""
-        self._file.write(record_line(record))
+        self._note(kept)
+        self._file.write(kept.content)
         self._file.flush()
+
+    def replace(self, lines: Iterable[bytes]) -> None:
+        """Write lines in order to a new file, which then takes this one's place and lock."""
+        place = self.path.resolve()
+        spare = place.with_name(f"{place.name}.part")
+        file = _open_locked(spare)
+        file.truncate(0)
+        last = b""
+        for last in lines:
+            file.write(last)
+        file.flush()
+        os.fsync(file.fileno())
+        spare.replace(place)
+        self._file.close()
+        self._file = file
+        found = kept_record(last)
+        self._last = found.key if found else (0, 0, 0)
+        self._is_in_order, self._is_cut = True, False
 
     def close(self) -> None:
         """Put everything on the disk and give the lock back. Idempotent."""
@@ -100,36 +172,10 @@ class OutputFile:
     ) -> None:
         self.close()
 
-    def _read(self, mode: OutputMode) -> int:
-        """Fill `kept`; gives the bytes from the start of the file that stay."""
-        size_bytes = os.fstat(self._file.fileno()).st_size
-        if mode is OutputMode.OVERWRITE:
-            return 0
-        if mode is OutputMode.NEW and size_bytes:
-            raise BadRequest(
-                f"output {self.path} already holds {size_bytes:,} bytes",
-                field="output",
-                reason="exists",
-                hint="--resume continues that run, --overwrite starts again",
-            )
-        end_bytes = self._read_kept()
-        if mode is OutputMode.RETRY_ERRORS:
-            self.kept = {key: kept for key, kept in self.kept.items() if not kept.is_error}
-        return end_bytes
-
-    def _read_kept(self) -> int:
-        """Fill `kept`; gives the end of the last whole record, in bytes from the start."""
-        end = 0
-        with self.path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
-                found = _parsed(raw)
-                if found is None:
-                    self._check_tail(raw, number, is_last=not file.read(1))
-                    break
-                key, record = found
-                self.kept[key] = record
-                end += len(raw)
-        return end
+    def _note(self, kept: Kept) -> None:
+        self._is_in_order = self._is_in_order and self._last < kept.key
+        self._last = kept.key
+        self._num_records += 1
 
     def _check_tail(self, raw: bytes, number: int, *, is_last: bool) -> None:
         if is_last and (raw.startswith(_RECORD_START) or _RECORD_START.startswith(raw)):
@@ -142,22 +188,43 @@ class OutputFile:
             hint="give another output file, or --overwrite to lose what it holds",
         )
 
-    def _drop_errors(self) -> None:
-        """Copy the answers to a new file, which then takes this one's place and lock."""
-        place = self.path.resolve()
-        spare = place.with_name(f"{place.name}.part")
-        file = _open_locked(spare)
-        file.truncate(0)
-        with place.open("rb") as old:
-            for raw in old:
-                found = _parsed(raw)
-                if found is not None and not found[1].is_error:
-                    file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-        spare.replace(place)
-        self._file.close()
-        self._file = file
+
+class TableFile:
+    """A CSV or Parquet file, by its name's end; nothing is open until `replace`."""
+
+    def __init__(self, path: Path, mode: OutputMode) -> None:
+        self.path = path
+        self.is_live = False
+        self.is_in_order = False
+        self.num_whole: int | None = None
+        _check_new(path, mode, path.stat().st_size if path.exists() else 0)
+
+    def kept(self) -> Iterator[Kept]:
+        """Nothing: the records of a table are in the index."""
+        return iter(())
+
+    def write(self, kept: Kept) -> None:
+        """Nothing is written before the end."""
+
+    def replace(self, lines: Iterable[bytes]) -> None:
+        """Write the table, whole or not at all."""
+        from mmserve.batch.formats import write_table  # noqa: PLC0415 - few runs have a table
+
+        write_table(iter(lines), self.path)
+        self.is_in_order = True
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _check_new(path: Path, mode: OutputMode, size_bytes: int) -> None:
+    if mode is OutputMode.NEW and size_bytes:
+        raise BadRequest(
+            f"output {path} already holds {size_bytes:,} bytes",
+            field="output",
+            reason="exists",
+            hint="--resume continues that run, --overwrite starts again",
+        )
 
 
 def _open_locked(path: Path) -> BufferedWriter:
@@ -165,7 +232,7 @@ def _open_locked(path: Path) -> BufferedWriter:
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A run that retries errors replaces the file; a lock on the old one is worth nothing.
+        # A run's last step replaces the file; a lock on the old one is worth nothing.
         is_current = os.fstat(file.fileno()).st_ino == path.stat().st_ino
     except (BlockingIOError, FileNotFoundError):
         is_current = False
@@ -177,23 +244,3 @@ def _open_locked(path: Path) -> BufferedWriter:
             hint="wait for it to end, or give another output file",
         )
     return file
-
-
-def _parsed(raw: bytes) -> tuple[tuple[int, int], KeptRecord] | None:
-    """(line, question index) and what is kept of a whole record; None if `raw` is not one."""
-    if not raw.endswith(b"\n"):
-        return None
-    try:
-        fields = json.loads(raw)
-    except (ValueError, RecursionError):
-        return None
-    match fields:
-        case {
-            "id": str() | int() as row_id,
-            "line": int() as line,
-            "question_index": int() as index,
-            "question": str() | None as question,
-            "error": dict() | None as error,
-        }:
-            return (line, index), KeptRecord(row_id, question, error is not None)
-    return None

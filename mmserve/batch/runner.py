@@ -2,78 +2,112 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from mmserve.batch.answering import Answering, BatchSettings, Progress
 from mmserve.batch.asker import Asker
-from mmserve.batch.output import OutputFile
-from mmserve.batch.rows import numbered_lines, parse_row
+from mmserve.batch.job import Input, JobIndex, Plan, RawRow, survey
+from mmserve.batch.output import OutputMode, open_output
+from mmserve.batch.rows import Row, RowFault, numbered_lines, parse_row
 from mmserve.batch.summary import Summary, Tally
 from mmserve.core import BadRequest
 
-__all__ = ["BatchRun", "answer_file"]
+__all__ = ["BatchRun", "answer_file", "progress_path"]
+
+_EXISTS_HINT = "--resume continues that run, --overwrite starts again"
 
 
 class BatchRun:
-    """A checked input and its locked output; use as a context manager.
+    """A checked input, its locked output and the index beside it; use as a context manager.
 
     Args:
         source: the rows, see `parse_row`.
-        target: the records, see `record_line`, in the order of `source`; questions that are
-            asked again with `OutputMode.RETRY_ERRORS` come after the records that were kept.
+        target: the records, see `record_line`: as they are done while the run works, in the
+            order of `source` when it has ended.
         settings: how to run it.
 
     Raises BadRequest if `target` holds records and the mode forbids them, or they are not about
-    this `source`; Busy if another run writes `target`. Then `target` is as it was.
-    Cost: reads both files once.
+    this `source`, or were made with other settings; Busy if another run writes `target`. Then
+    `target` is as it was.
+    Cost: reads both files once. Memory: does not grow with them.
     """
 
     def __init__(self, source: Path, target: Path, settings: BatchSettings) -> None:
         if target.exists() and source.samefile(target):
             message = f"input and output are the same file, {target}"
             raise BadRequest(message, field="output", reason="same_file")
-        self._source = source
+        self._rows: Input = _Lines(source)
         self._settings = settings
-        self._output = OutputFile(target, settings.mode)
+        self._tally: Tally | None = None
+        self._output = open_output(target, settings.mode)
         try:
-            self._num_questions = _survey(source, self._output)
+            self._index = JobIndex(progress_path(target))
         except BaseException:
             self._output.close()
+            raise
+        try:
+            self._take_up()
+            survey(self._rows, self._index, settings.ask)
+            self._num_due, self._num_kept = self._index.num_due, self._index.num_kept
+        except BaseException:
+            self.close()
             raise
 
     @property
     def num_left(self) -> int:
-        """Questions that have no record yet. Pure."""
-        return self._num_questions - len(self._output.kept)
+        """Records that are still due. Pure."""
+        return self._num_due - sum(self._num_kept)
 
     def answer(self, client: Asker, on_progress: Progress | None = None) -> Summary:
-        """Answer what is left, one record a question. Call it once.
+        """Answer what is left, one record an answer. Call it once.
 
         A row that cannot be answered gives error records and the run goes on. On any exception,
         also KeyboardInterrupt, questions under way are cancelled and the output holds whole
         records. `on_progress` is called at the start and after each record.
 
-        Changes: the output.
-        Raises Broken if the engine keeps failing.
-        Memory: one entry for each kept record, and what is under way.
+        Changes: the output and its index.
+        Raises BadRequest if the answers before are another model's; Broken if the engine keeps
+        failing; Aborted if more questions fail than `max_errors`.
         """
-        self._output.begin()
-        tally = Tally.of(self._num_questions, self._output.kept.values())
-        answering = Answering(client, self._output, self._settings, tally, on_progress)
+        known = _model_facts(client)
+        self._compare(known)
+        self._begin(known)
+        tally = self._tally = self.tally()
+        plan = Plan(self._index, self._settings.open_clips)
+        answering = Answering(
+            client, self._index, self._output, self._rows, self._settings, tally, on_progress
+        )
         try:
-            answering.do(self._source)
+            answering.do(plan)
         finally:
             answering.cancel()
+        self._finish()
         return tally.summary()
 
+    def settle(self) -> Summary:
+        """End a run of which nothing is left to ask; for that no client is needed.
+
+        Changes: the output, if it is not whole or not in order.
+        """
+        self._begin({})
+        self._finish()
+        return self.summary()
+
+    def tally(self) -> Tally:
+        """Counts so far; while the run works it goes on counting. Pure."""
+        return self._tally or Tally(self._num_due, *self._num_kept)
+
     def summary(self) -> Summary:
-        """Counts of a run that has not begun. Pure."""
-        return Tally.of(self._num_questions, self._output.kept.values()).summary()
+        """Sums so far. Pure."""
+        return self.tally().summary()
 
     def close(self) -> None:
         """Give the output back. Idempotent."""
+        self._index.close()
         self._output.close()
 
     def __enter__(self) -> Self:
@@ -86,6 +120,84 @@ class BatchRun:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _facts(self) -> dict[str, object]:
+        """What the answers depend on, besides the rows and the model."""
+        return {**asdict(self._settings.ask), **self._settings.fixed}
+
+    def _take_up(self) -> None:
+        """Bring the index to what is kept of the runs before. Changes: it, uncommitted."""
+        mode, index, path = self._settings.mode, self._index, self._output.path
+        if mode is OutputMode.NEW and index.is_unfinished:
+            message = f"{index.path} holds the records of a run that has not ended"
+            raise BadRequest(message, field="output", reason="exists", hint=_EXISTS_HINT)
+        if mode in (OutputMode.NEW, OutputMode.OVERWRITE):
+            index.clear()
+            return
+        if not self._output.is_live and index.is_new and path.exists():
+            raise BadRequest(
+                f"{path} cannot be continued without {index.path}, which is not there",
+                field="output",
+                reason="foreign",
+                hint="--overwrite starts again",
+            )
+        for kept in self._output.kept():
+            if not index.adopt(kept):
+                line, question, _ = kept.key
+                raise BadRequest(
+                    f"output {path} and {index.path} are of different runs: they disagree "
+                    f"about line {line}, question {question}",
+                    field="output",
+                    reason="other_input",
+                    hint=f"delete {index.path} if the output is the right one",
+                )
+        index.drop_lost()
+        if mode is OutputMode.RETRY_ERRORS:
+            index.drop_errors()
+        self._compare(self._facts())
+
+    def _compare(self, facts: dict[str, object]) -> None:
+        """Raises BadRequest if records that are kept were made with other facts."""
+        before = self._index.settings if sum(self._index.num_kept) else {}
+        # A list comes back from the index as one, where a tuple went in.
+        other = [n for n in facts if n in before and _plain(facts[n]) != before[n]]
+        if other:
+            told = ", ".join(f"{n} was {before[n]!r}, is now {facts[n]!r}" for n in other)
+            raise BadRequest(
+                f"output {self._output.path} was made with other settings: {told}",
+                field="output",
+                reason="other_settings",
+                hint="give the settings of that run, or another output; "
+                "--overwrite starts again",
+            )
+
+    def _begin(self, facts: dict[str, object]) -> None:
+        """From here on the index tells how far the run got. Changes: index, output."""
+        if self._settings.mode is OutputMode.OVERWRITE and self._output.is_live:
+            self._output.replace(())
+        self._index.put_settings({**self._facts(), **facts})
+        self._index.commit()
+        if self._output.is_live and self._output.num_whole != sum(self._num_kept):
+            self._output.replace(self._index.lines())
+
+    def _finish(self) -> None:
+        if not self._output.is_in_order:
+            self._output.replace(self._index.lines())
+        self._index.finish(is_kept_elsewhere=self._output.is_live)
+
+
+class _Lines:
+    """Rows of a JSONL file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[RawRow]:
+        return (RawRow(line, content) for line, content in numbered_lines(self._path))
+
+    def parse(self, raw: RawRow) -> Row | RowFault:
+        """The row, or what is wrong with it. Pure."""
+        return parse_row(raw.line, raw.content)
 
 
 def answer_file(
@@ -100,29 +212,17 @@ def answer_file(
         return run.answer(client, on_progress)
 
 
-def _survey(source: Path, output: OutputFile) -> int:
-    """Number of questions in the input. Raises BadRequest if a kept record is about another."""
-    total, num_seen = 0, 0
-    for line, content in numbered_lines(source):
-        row = parse_row(line, content)
-        total += len(row.questions)
-        for index, question in enumerate(row.questions):
-            kept = output.kept.get((line, index))
-            if kept is None:
-                continue
-            num_seen += 1
-            if (kept.question, kept.row_id) != (question, row.row_id):
-                raise _other_input(output, f"line {line}, question {index}, has changed")
-    if num_seen < len(output.kept):
-        lost = len(output.kept) - num_seen
-        raise _other_input(output, f"{lost} of its questions are not in the input")
-    return total
+def progress_path(target: Path) -> Path:
+    """Where the index of an output is. Pure."""
+    return target.with_name(f"{target.name}.progress")
 
 
-def _other_input(output: OutputFile, reason: str) -> BadRequest:
-    return BadRequest(
-        f"output {output.path} is of another input: {reason}",
-        field="output",
-        reason="other_input",
-        hint="--retry-errors asks failed rows again, --overwrite starts again",
-    )
+def _model_facts(client: Asker) -> dict[str, object]:
+    """What an engine says of its model; nothing for what does not."""
+    model = getattr(client, "model", None)
+    fingerprint = getattr(model, "fingerprint", None)
+    return {} if fingerprint is None else {"model_fingerprint": fingerprint.hex()}
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from mmserve.batch.output import KeptRecord
 from mmserve.batch.records import Record
 
 __all__ = ["Summary", "Tally"]
@@ -22,6 +20,7 @@ class Summary:
         kept_answered, kept_failed: records of an earlier run that were kept.
         prompt_tokens, cached_tokens: over this run's answers.
         completion_tokens: over this run's answers.
+        tokens_least: the least of their prompts that could be computed; None if not known.
         seconds: since the run began.
     """
 
@@ -33,12 +32,18 @@ class Summary:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    tokens_least: int | None = None
     seconds: float = 0.0
 
     @property
     def num_done(self) -> int:
         """Questions that have a record."""
         return self.answered + self.failed + self.kept_answered + self.kept_failed
+
+    @property
+    def tokens_computed(self) -> int:
+        """Prompt tokens of this run's answers that were not cached. Pure."""
+        return self.prompt_tokens - self.cached_tokens
 
     @property
     def has_failed_rows(self) -> bool:
@@ -59,12 +64,7 @@ class Tally:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-
-    @classmethod
-    def of(cls, total: int, kept: Collection[KeptRecord]) -> Tally:
-        """Counts at the start of a run of `total` questions with these records kept."""
-        kept_failed = sum(record.is_error for record in kept)
-        return cls(total, len(kept) - kept_failed, kept_failed)
+    tokens_least: int | None = None
 
     def add(self, record: Record) -> None:
         """Count one written record."""
@@ -88,5 +88,6 @@ class Tally:
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
             completion_tokens=self.completion_tokens,
+            tokens_least=self.tokens_least,
             seconds=time.monotonic() - self.began_s,
         )

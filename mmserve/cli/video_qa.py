@@ -40,6 +40,9 @@ class RunFlags:
     resume: bool = _flag(default=False, doc="go on with the run that OUTPUT is of")
     retry_errors: bool = _flag(default=False, doc="as --resume, and ask failed rows again")
     overwrite: bool = _flag(default=False, doc="drop what OUTPUT holds")
+    open_clips: int = _flag(4, "clips and pictures made ready ahead of their questions", 0)
+    fail_fast: bool = _flag(default=False, doc="stop at the first question that fails")
+    max_errors: int | None = _flag(None, "stop when more questions than this have failed", 0)
 
     def mode(self) -> OutputMode:
         """What to do with OUTPUT's records. Pure. Raises BadRequest."""
@@ -51,6 +54,13 @@ class RunFlags:
         if self.retry_errors:
             return OutputMode.RETRY_ERRORS
         return OutputMode.RESUME if self.resume else OutputMode.NEW
+
+    def errors_allowed(self) -> int | None:
+        """How many questions may fail; None for any number. Pure. Raises BadRequest."""
+        if self.fail_fast and self.max_errors is not None:
+            message = "--fail-fast and --max-errors are both given"
+            raise BadRequest(message, field="fail_fast", reason="several", hint="give one")
+        return 0 if self.fail_fast else self.max_errors
 
 
 FLAGS = (FlagGroup(RunFlags, "Run"), FlagGroup(AskSettings, "Rows that are silent"), *ENGINE)
@@ -82,10 +92,12 @@ def video_qa(
     timing_ms, error. Either answer or error is null. A note is added where frames were damaged
     or the answer was cut short.
 
-    Records are written one by one, in the order of the rows and their questions; only what
-    --retry-errors asks again comes after the rest. A row that fails does not end the run. A
-    run that was killed is taken up again with --resume: a half-written last line is cut off,
-    questions that have a record are not asked again, and an output of other questions is
+    Rows about the same clip or pictures are answered one after the other, wherever they stand
+    in ROWS. Records are written as they are done; when all are, OUTPUT is put into the order of
+    the rows and their questions. A row that fails does not end the run, unless --fail-fast or
+    --max-errors says so; a failure that may pass is tried again after a while. OUTPUT.progress
+    keeps account: a run that was stopped or killed is taken up again with --resume, nothing
+    that has a record is asked again, and an output of other questions or other settings is
     refused. OUTPUT is locked while a run writes it.
     """
     flags, config = settings.of(RunFlags), settings.engine()
@@ -93,11 +105,17 @@ def video_qa(
         message = "--url is given, and flags of an engine"
         raise BadRequest(message, field="url", reason="several", hint="give them to the server")
     batch = BatchSettings(
-        ask=settings.of(AskSettings), mode=flags.mode(), concurrency=flags.concurrency
+        ask=settings.of(AskSettings),
+        mode=flags.mode(),
+        concurrency=flags.concurrency,
+        open_clips=flags.open_clips,
+        max_errors=flags.errors_allowed(),
+        fixed={} if flags.url is not None else {"model": config.model},
     )
     with BatchRun(rows, output, batch) as run:
-        summary = run.summary()
-        if run.num_left or batch.mode is OutputMode.OVERWRITE:
+        if not run.num_left:
+            summary = run.settle()
+        else:
             with (
                 _open_asker(ctx, flags, config) as client,
                 console.bar("questions", is_quiet=quiet) as move,

@@ -7,20 +7,36 @@ from pathlib import Path
 import pytest
 
 from mmserve.batch import OutputFile, OutputMode, Record, record_line
+from mmserve.batch.job import Kept, asked_digest
 from mmserve.core import BadRequest, Busy, Timing, Usage
 
 
-def record(line: int, *, index: int = 0, error: tuple[str, str] | None = None) -> Record:
+def record(line: int, *, index: int = 0) -> Record:
     """A record whose text has characters of several bytes."""
-    answer = None if error else f"ответ {line}"
     return Record(
         row_id=f"r{line}",
         line=line,
         question_index=index,
         question="что?",
-        answer=answer,
-        error=error,
+        answer=f"ответ {line}",
     )
+
+
+def kept(line: int) -> Kept:
+    """The same, as it goes to a file."""
+    content = record_line(record(line))
+    return Kept((line, 0, 0), asked_digest(f"r{line}", "что?"), False, content)
+
+
+def keys(output: OutputFile) -> list[tuple[int, int]]:
+    """Line and question of each record that the file holds."""
+    return [one.key[:2] for one in output.kept()]
+
+
+def read(path: Path) -> list[Kept]:
+    """What a run that is resumed finds."""
+    with OutputFile(path, OutputMode.RESUME) as output:
+        return list(output.kept())
 
 
 def filled(path: Path, *records: Record) -> Path:
@@ -71,7 +87,7 @@ def test_each_record_is_on_disk_at_once(tmp_path):
     """Another reader sees a record as soon as it is written."""
     path = tmp_path / "out.jsonl"
     with OutputFile(path, OutputMode.NEW) as output:
-        output.write(record(1))
+        output.write(kept(1))
         assert path.read_bytes() == record_line(record(1))
 
 
@@ -88,7 +104,7 @@ def test_new_takes_an_empty_file(tmp_path):
     """A file without content is a new one."""
     path = filled(tmp_path / "out.jsonl")
     with OutputFile(path, OutputMode.NEW) as output:
-        assert output.kept == {}
+        assert keys(output) == []
 
 
 def test_overwrite_drops_everything(tmp_path):
@@ -96,35 +112,33 @@ def test_overwrite_drops_everything(tmp_path):
     path = tmp_path / "out.jsonl"
     path.write_text("something else\n")
     with OutputFile(path, OutputMode.OVERWRITE) as output:
-        output.begin()
-        output.write(record(1))
+        output.replace(())
+        output.write(kept(1))
     assert path.read_bytes() == record_line(record(1))
 
 
 def test_resume_without_a_file_is_a_new_run(tmp_path):
     """Nothing to take up is no error."""
     with OutputFile(tmp_path / "out.jsonl", OutputMode.RESUME) as output:
-        assert output.kept == {}
+        assert keys(output) == []
 
 
 def test_resume_knows_what_is_done(tmp_path):
     """Kept records are found by line and question index."""
     path = filled(tmp_path / "out.jsonl", record(1), record(1, index=1), record(3))
     with OutputFile(path, OutputMode.RESUME) as output:
-        assert list(output.kept) == [(1, 0), (1, 1), (3, 0)]
+        assert keys(output) == [(1, 0), (1, 1), (3, 0)]
 
 
-def test_resume_cuts_a_half_line_wherever_it_broke(tmp_path):
-    """Wherever the last line is cut, also inside a character, whole lines stay."""
+def test_a_half_line_is_seen_wherever_it_broke(tmp_path):
+    """Wherever the last line is cut, also inside a character, only whole lines are records."""
     whole, half = record_line(record(1)), record_line(record(2))
     path = tmp_path / "out.jsonl"
     for cut in range(len(half)):
         path.write_bytes(whole + half[:cut])
         with OutputFile(path, OutputMode.RESUME) as output:
-            assert list(output.kept) == [(1, 0)]
-            output.begin()
-            output.write(record(2))
-        assert path.read_bytes() == whole + half
+            assert keys(output) == [(1, 0)]
+            assert output.num_whole == (None if cut else 1)
 
 
 @pytest.mark.parametrize("content", [b"notes\n", b"notes", b"\n", b'{"a": 1}\n', b"[]\n"])
@@ -133,7 +147,7 @@ def test_resume_never_cuts_a_foreign_file(tmp_path, content):
     path = tmp_path / "out.jsonl"
     path.write_bytes(content)
     with pytest.raises(BadRequest, match=r"line 1 of output .* is no record"):
-        OutputFile(path, OutputMode.RESUME)
+        read(path)
     assert path.read_bytes() == content
 
 
@@ -143,27 +157,27 @@ def test_resume_refuses_damage_in_the_middle(tmp_path):
     content = record_line(record(1)) + b'{"id": \n' + record_line(record(2))
     path.write_bytes(content)
     with pytest.raises(BadRequest, match="line 2 of output"):
-        OutputFile(path, OutputMode.RESUME)
+        read(path)
     assert path.read_bytes() == content
 
 
-def test_resume_keeps_error_records(tmp_path):
-    """A failed question counts as done."""
-    path = filled(tmp_path / "out.jsonl", record(1, error=("busy", "x")))
+def test_records_out_of_order_are_seen(tmp_path):
+    """Read or written, a record before the last one's place takes the file out of order."""
+    with OutputFile(tmp_path / "out.jsonl", OutputMode.NEW) as output:
+        found = []
+        for line in (1, 3, 2):
+            output.write(kept(line))
+            found.append(output.is_in_order)
+    assert found == [True, True, False]
+
+
+def test_replacing_is_whole_and_leaves_nothing_beside(tmp_path):
+    """The new records are there, writing goes on behind them, and no spare file stays."""
+    path = filled(tmp_path / "out.jsonl", record(2), record(1))
     with OutputFile(path, OutputMode.RESUME) as output:
-        assert output.kept[1, 0].is_error
-
-
-def test_retry_errors_drops_error_records(tmp_path):
-    """Answers stay in order, errors and a half line go, and writing goes on behind them."""
-    path = filled(tmp_path / "out.jsonl", record(1), record(2, error=("busy", "x")), record(3))
-    with path.open("ab") as file:
-        file.write(record_line(record(4))[:20])
-    with OutputFile(path, OutputMode.RETRY_ERRORS) as output:
-        assert list(output.kept) == [(1, 0), (3, 0)]
-        output.begin()
-        output.write(record(2))
-    assert path.read_bytes() == b"".join(map(record_line, [record(1), record(3), record(2)]))
+        output.replace([record_line(record(1)), record_line(record(2))])
+        output.write(kept(3))
+    assert path.read_bytes() == b"".join(map(record_line, [record(1), record(2), record(3)]))
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
 
 
@@ -172,31 +186,19 @@ def test_two_runs_cannot_write_one_file(tmp_path, mode):
     """The second run is refused, whatever its mode, and changes nothing."""
     path = tmp_path / "out.jsonl"
     with OutputFile(path, OutputMode.NEW) as output:
-        output.write(record(1))
+        output.write(kept(1))
         with pytest.raises(Busy, match="another run is writing"):
             OutputFile(path, mode)
         assert path.read_bytes() == record_line(record(1))
 
 
-def test_the_lock_holds_after_retry_errors_replaced_the_file(tmp_path):
+def test_the_lock_holds_after_the_file_was_replaced(tmp_path):
     """The new file is locked before it takes the old one's place."""
-    path = filled(tmp_path / "out.jsonl", record(1, error=("busy", "x")))
-    with OutputFile(path, OutputMode.RETRY_ERRORS) as output:
-        output.begin()
+    path = filled(tmp_path / "out.jsonl", record(1))
+    with OutputFile(path, OutputMode.RESUME) as output:
+        output.replace(())
         with pytest.raises(Busy):
             OutputFile(path, OutputMode.RESUME)
-
-
-@pytest.mark.parametrize(
-    "mode", [OutputMode.OVERWRITE, OutputMode.RESUME, OutputMode.RETRY_ERRORS]
-)
-def test_nothing_changes_before_the_run_begins(tmp_path, mode):
-    """A run that fails at its start leaves the old output as it was, half line and all."""
-    path = filled(tmp_path / "out.jsonl", record(1), record(2, error=("busy", "x")))
-    content = path.read_bytes() + record_line(record(3))[:20]
-    path.write_bytes(content)
-    OutputFile(path, mode).close()
-    assert path.read_bytes() == content
 
 
 def hold(path: Path, ready, over) -> None:

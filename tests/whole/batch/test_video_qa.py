@@ -2,9 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -17,7 +14,6 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from mmserve.batch import BatchSettings, OutputMode, answer_file
 from mmserve.cli import app
 from mmserve.core import Request
 
@@ -272,26 +268,3 @@ def test_resume_after_a_cut(bench, cut_bytes):
     assert bench.run("--resume").exit_code == 0
     assert [(r["line"], r["question"], r["answer"]) for r in bench.records()] == whole
     assert len(bench.asked) == (19 if cut_bytes == 0 else 20)
-
-
-@pytest.mark.slow
-def test_resume_after_a_hard_kill(bench, tiny_directory):
-    """A run that is killed after about ten rows is finished with thirty records, each once."""
-    bench.write(*(bench.row(f"q{n}", id=f"r{n}", max_tokens=40) for n in range(1, 31)))
-    command = [sys.executable, "-m", "mmserve", "video-qa", str(bench.source)]
-    command += ["-o", str(bench.target), "--model", str(tiny_directory), "--threads", "1"]
-    command += ["--concurrency", "2", "--num-slots", "8192"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline_s = time.monotonic() + 90
-    while not bench.target.exists() or bench.target.read_bytes().count(b"\n") < 10:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline_s
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    done = bench.target.read_bytes().count(b"\n")
-    settings = BatchSettings(mode=OutputMode.RESUME)
-    summary = answer_file(bench, bench.source, bench.target, settings)
-    assert 10 <= done < 30
-    assert [record["id"] for record in bench.records()] == [f"r{n}" for n in range(1, 31)]
-    assert (summary.kept_answered, len(bench.asked)) == (done, 30 - done)
