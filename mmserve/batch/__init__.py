@@ -3,13 +3,14 @@
 Owns: the form of rows and records, the output file's lock, taking up a killed run again.
 Knows the engine only as `core.Client`, a server as `Endpoint`. Called by `cli`.
 
-    rows.jsonl -> parse_row -> request_of -> Asker -> Record -> OutputFile -> answers.jsonl
+    file -> Rows -> RawRow -> Row -> request_of -> Asker -> Record -> OutputFile -> answers.jsonl
 """
 
 from mmserve.batch.answering import BatchSettings
 from mmserve.batch.asker import Asker, AskTicket
-from mmserve.batch.asks import AskSettings, media_source, request_of
+from mmserve.batch.asks import media_source, request_of
 from mmserve.batch.endpoint import Endpoint, EndpointTicket
+from mmserve.batch.formats import RawRow, is_table, write_table
 from mmserve.batch.output import KeptRecord, OutputFile, OutputMode
 from mmserve.batch.records import (
     Answer,
@@ -20,8 +21,10 @@ from mmserve.batch.records import (
     record_line,
     refused_record,
 )
-from mmserve.batch.rows import Row, RowFault, numbered_lines, parse_row
+from mmserve.batch.row import Row, RowFault
+from mmserve.batch.rows import Rows, numbered_lines, parse_row
 from mmserve.batch.runner import BatchRun, answer_file
+from mmserve.batch.settings import AskSettings, RowSettings
 from mmserve.batch.summary import Summary, Tally
 
 __all__ = [
@@ -36,14 +39,18 @@ __all__ = [
     "KeptRecord",
     "OutputFile",
     "OutputMode",
+    "RawRow",
     "Record",
     "Row",
     "RowFault",
+    "RowSettings",
+    "Rows",
     "Summary",
     "Tally",
     "answer_file",
     "answered_record",
     "fault_record",
+    "is_table",
     "media_source",
     "numbered_lines",
     "parse_row",
@@ -51,4 +58,5 @@ __all__ = [
     "record_line",
     "refused_record",
     "request_of",
+    "write_table",
 ]

@@ -14,10 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from mmserve.batch.asker import Asker, AskTicket
-from mmserve.batch.asks import AskSettings, request_of
+from mmserve.batch.asks import request_of
 from mmserve.batch.output import OutputFile, OutputMode
 from mmserve.batch.records import (
     Record,
@@ -26,7 +25,9 @@ from mmserve.batch.records import (
     read_answer,
     refused_record,
 )
-from mmserve.batch.rows import Row, RowFault, numbered_lines, parse_row
+from mmserve.batch.row import Row, RowFault
+from mmserve.batch.rows import Rows
+from mmserve.batch.settings import AskSettings, RowSettings
 from mmserve.batch.summary import Summary, Tally
 from mmserve.core import BackendFailed, Broken, Busy, MmserveError
 
@@ -45,11 +46,13 @@ class BatchSettings:
 
     Args:
         ask: what holds for rows that do not say otherwise.
+        rows: how the rows are read.
         mode: what to do with records already in the output.
         concurrency: questions under way at once; a row's questions always go together.
     """
 
     ask: AskSettings = field(default_factory=AskSettings)
+    rows: RowSettings = field(default_factory=RowSettings)
     mode: OutputMode = OutputMode.NEW
     concurrency: int = 32
 
@@ -90,7 +93,7 @@ class Answering:
         self._pending: deque[Record | _Asked] = deque()
         self._num_own_failures = 0
 
-    def do(self, source: Path) -> None:
+    def do(self, source: Rows) -> None:
         """Answer what is left to answer. Changes: the output."""
         self._report()
         rows = self._rows(source)
@@ -114,9 +117,8 @@ class Answering:
         if self._on_progress is not None:
             self._on_progress(self._tally.summary())
 
-    def _rows(self, source: Path) -> Iterator[Row | RowFault]:
-        for line, content in numbered_lines(source):
-            yield parse_row(line, content)
+    def _rows(self, source: Rows) -> Iterator[Row | RowFault]:
+        return map(source.parse, source)
 
     def _fill(self, rows: Iterator[Row | RowFault]) -> None:
         """Hand in rows until enough questions are under way. Changes: `rows`, pending."""

@@ -9,7 +9,7 @@ from typing import Self
 from mmserve.batch.answering import Answering, BatchSettings, Progress
 from mmserve.batch.asker import Asker
 from mmserve.batch.output import OutputFile
-from mmserve.batch.rows import numbered_lines, parse_row
+from mmserve.batch.rows import Rows
 from mmserve.batch.summary import Summary, Tally
 from mmserve.core import BadRequest
 
@@ -20,7 +20,7 @@ class BatchRun:
     """A checked input and its locked output; use as a context manager.
 
     Args:
-        source: the rows, see `parse_row`.
+        source: the rows, see `Rows`.
         target: the records, see `record_line`, in the order of `source`; questions that are
             asked again with `OutputMode.RETRY_ERRORS` come after the records that were kept.
         settings: how to run it.
@@ -34,11 +34,11 @@ class BatchRun:
         if target.exists() and source.samefile(target):
             message = f"input and output are the same file, {target}"
             raise BadRequest(message, field="output", reason="same_file")
-        self._source = source
         self._settings = settings
         self._output = OutputFile(target, settings.mode)
         try:
-            self._num_questions = _survey(source, self._output)
+            self._rows = Rows(source, settings.rows, settings.ask)
+            self._num_questions = _survey(self._rows, self._output)
         except BaseException:
             self._output.close()
             raise
@@ -63,7 +63,7 @@ class BatchRun:
         tally = Tally.of(self._num_questions, self._output.kept.values())
         answering = Answering(client, self._output, self._settings, tally, on_progress)
         try:
-            answering.do(self._source)
+            answering.do(self._rows)
         finally:
             answering.cancel()
         return tally.summary()
@@ -100,11 +100,11 @@ def answer_file(
         return run.answer(client, on_progress)
 
 
-def _survey(source: Path, output: OutputFile) -> int:
+def _survey(rows: Rows, output: OutputFile) -> int:
     """Number of questions in the input. Raises BadRequest if a kept record is about another."""
     total, num_seen = 0, 0
-    for line, content in numbered_lines(source):
-        row = parse_row(line, content)
+    for raw in rows:
+        row, line = rows.parse(raw), raw.line
         total += len(row.questions)
         for index, question in enumerate(row.questions):
             kept = output.kept.get((line, index))
