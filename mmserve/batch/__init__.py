@@ -3,7 +3,7 @@
 Owns: the form of rows and records, the output file's lock, taking up a killed run again.
 Knows the engine only as `core.Client`, a server as `Endpoint`. Called by `cli`.
 
-    file -> Rows -> RawRow -> Row -> request_of -> Asker -> Record -> OutputFile -> answers.jsonl
+    rows.csv -> Rows -> RawRow -> Row -> request_of -> Asker -> Record -> OutputFile -> answers
 """
 
 from mmserve.batch.answering import BatchSettings

@@ -49,7 +49,7 @@ class RowFields:
     def questions(
         self, template: QuestionTemplate | None, silent: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """What the row asks, with the template filled in; `silent` if it asks nothing itself."""
+        """What the row asks, the template filled in; `silent` if it asks nothing itself."""
         given = [name for name in ASKING if self.has(name)]
         if template is not None and not template.uses_question:
             return self._made_of_fields(template, given)
@@ -64,9 +64,7 @@ class RowFields:
             return plain
         return tuple(self._rendered(template, {"question": text}) for text in plain)
 
-    def _made_of_fields(
-        self, template: QuestionTemplate, given: list[str]
-    ) -> tuple[str, ...]:
+    def _made_of_fields(self, template: QuestionTemplate, given: list[str]) -> tuple[str, ...]:
         unused = [name for name in given if name not in template.names]
         if unused:
             self.faults.append(

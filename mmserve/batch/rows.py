@@ -93,9 +93,9 @@ class Rows:
         settings: how they are read.
         ask: what holds for silent rows; several samples need a temperature.
 
-    Raises BadRequest before any row is read: the file is not of its format, a table has a column
-    nobody reads, the template does not compile, settings contradict each other. A table may be
-    found damaged farther on, while it is gone through.
+    Raises BadRequest before any row is read: the file is not of its format, a table has a
+    column nobody reads, the template does not compile, settings contradict each other. A table
+    may be found damaged farther on, while it is gone through.
     """
 
     def __init__(

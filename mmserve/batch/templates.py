@@ -89,7 +89,7 @@ class QuestionTemplate:
             _insert_bounds(tree)
             self._compiled: Template = environment.from_string(tree)
         except TemplateSyntaxError as error:
-            raise _refused(f"{error.message}", line=error.lineno) from None
+            raise _refused(str(error.message).rstrip("."), error.lineno) from None
         except (TemplateError, RecursionError, OverflowError) as error:
             raise _refused(str(error) or type(error).__name__) from None
 

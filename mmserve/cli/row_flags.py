@@ -26,7 +26,7 @@ class RowFlags:
     )
     template: str | None = _flag(None, "Jinja text that makes a question of a row, or @FILE")
     question: tuple[str, ...] = _flag((), "asked of every row that has no question")
-    question_file: Path | None = _flag(
+    question_file: str | None = _flag(
         None, "questions for such rows, one a line or a JSON list"
     )
     num_samples: int = _flag(1, "answers to a question, where the row has no n", 1, 128)
@@ -53,7 +53,7 @@ class RowFlags:
             raise BadRequest(message, field="question", reason="several", hint="give one")
         questions = self.question
         if self.question_file is not None:
-            questions = _questions_of(self.question_file)
+            questions = _questions_of(Path(self.question_file))
         for at, text in enumerate(questions):
             if not text.strip():
                 message = f"question {at} is empty"

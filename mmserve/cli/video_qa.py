@@ -85,9 +85,9 @@ def video_qa(
     A row has video or images; question, questions or turns; and may have id, system,
     num_frames, fps, start_s, end_s, times_s, key_frames, max_tokens, n, temperature, top_p,
     top_k, seed and one of regex, choices, json_schema, ebnf. --template makes the question of
-    these and of other fields. Each question gives one record: id, line, question_index, question, answer, frames_used, timestamps_s, usage,
-    timing_ms, error. Either answer or error is null. A note is added where frames were damaged
-    or the answer was cut short.
+    these and of other fields. Each question gives one record: id, line, question_index,
+    question, answer, frames_used, timestamps_s, usage, timing_ms, error. Either answer or error
+    is null. A note is added where frames were damaged or the answer was cut short.
 
     Records are written one by one, in the order of the rows and their questions; only what
     --retry-errors asks again comes after the rest. A row that fails does not end the run. A

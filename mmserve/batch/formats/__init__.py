@@ -3,9 +3,9 @@
 Owns: telling formats apart, a table's cells as the values of a JSON line, records as a table.
 Called by `batch` alone; knows nothing of what rows mean.
 
-    .jsonl .ndjson  JsonLines   \\                        / .csv
-    .csv            CsvRows      > RawRow    JSON lines >
-    .parquet        ParquetRows /             of records  \\ .parquet
+    .jsonl .ndjson -> JsonLines   -+                           +-> .csv
+    .csv           -> CsvRows     -+-> RawRow   record_line ---+
+    .parquet       -> ParquetRows -+                           +-> .parquet
 """
 
 from mmserve.batch.formats.columns import Columns

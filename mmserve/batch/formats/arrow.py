@@ -11,12 +11,12 @@ __all__ = ["arrow", "parquet"]
 
 
 def arrow() -> ModuleType:
-    """pyarrow. Raises BadRequest that says what to install."""
+    """The package pyarrow. Raises BadRequest that says what to install."""
     return _module("pyarrow")
 
 
 def parquet() -> ModuleType:
-    """pyarrow's Parquet files. Raises BadRequest that says what to install."""
+    """What pyarrow has for Parquet files. Raises BadRequest that says what to install."""
     return _module("pyarrow.parquet")
 
 

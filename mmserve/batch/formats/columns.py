@@ -16,7 +16,18 @@ from mmserve.core import BadRequest
 __all__ = ["JSON_FIELDS", "OBJECT_FIELDS", "Columns", "cell_value"]
 
 _NUMBERS = frozenset(
-    "num_frames fps start_s end_s max_tokens n temperature top_p top_k seed".split()
+    {
+        "num_frames",
+        "fps",
+        "start_s",
+        "end_s",
+        "max_tokens",
+        "n",
+        "temperature",
+        "top_p",
+        "top_k",
+        "seed",
+    }
 )
 _TRUTHS = frozenset({"key_frames"})
 OBJECT_FIELDS = frozenset({"json_schema"})
@@ -69,8 +80,10 @@ def cell_value(name: str, text: str) -> Any:  # noqa: ANN401
         return _number(text)
     if name in _TRUTHS:
         return _TRUTH.get(text.lower(), text)
-    if name not in JSON_FIELDS:
-        return text
+    return _several(name, text) if name in JSON_FIELDS else text
+
+
+def _several(name: str, text: str) -> Any:  # noqa: ANN401
     if name in _ONE_ENTRY and not text.lstrip().startswith("["):
         return [text]
     try:

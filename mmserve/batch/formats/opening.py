@@ -1,4 +1,4 @@
-"""Files of rows as bytes: told apart by name, unpacked, and refused if they are of another kind."""
+"""Files of rows as bytes: told apart by name, unpacked, refused if they are of another kind."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ _BATCH_ROWS = 256
 class ParquetRows:
     """The rows of a Parquet file; null is absent, lists are arrays.
 
-    Raises BadRequest: no Parquet, a column nobody reads, or one of bytes; also while it is read,
-    if the file is damaged farther on.
+    Raises BadRequest: no Parquet, a column nobody reads, or one of bytes; also while it is
+    read, if the file is damaged farther on.
     Memory: one batch of rows, and what pyarrow holds of one row group.
     """
 
@@ -65,18 +65,15 @@ def _fields(row: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
     """`value` as JSON has it; what JSON has not becomes text."""
-    match value:
-        case float() if not math.isfinite(value):
-            return str(value)
-        case bool() | int() | float() | str() | None:
-            return value
-        case dict():
-            return {str(name): _plain(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_plain(inner) for inner in value]
-        case datetime.date() | datetime.time():
-            return value.isoformat()
-    return str(value)
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    is_json = isinstance(value, int | str | None)
+    is_json |= isinstance(value, float) and math.isfinite(value)
+    return value if is_json else str(value)
 
 
 def _check_type(path: Path, name: str, kind: Any, pa: ModuleType) -> None:  # noqa: ANN401

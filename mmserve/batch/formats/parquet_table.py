@@ -22,13 +22,17 @@ def write_parquet(lines: Iterator[bytes], file: IO[bytes]) -> None:
     pa = arrow()
     schema = _schema()
     with parquet().ParquetWriter(file, schema, compression="zstd") as writer:
-        while group := [_plain(cells_of(line)) for line in itertools.islice(lines, _GROUP_ROWS)]:
+        while group := [
+            _plain(cells_of(line)) for line in itertools.islice(lines, _GROUP_ROWS)
+        ]:
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
 
 
 def _schema() -> Any:  # noqa: ANN401
     pa = arrow()
-    use = pa.struct([("kind", pa.string()), ("outcome", pa.string()), ("num_tokens", pa.int64())])
+    use = pa.struct(
+        [("kind", pa.string()), ("outcome", pa.string()), ("num_tokens", pa.int64())]
+    )
     kinds = {name: pa.string() for name in PLAIN} | {
         "line": pa.int64(),
         "question_index": pa.int64(),

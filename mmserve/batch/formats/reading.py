@@ -17,7 +17,7 @@ RowSource: TypeAlias = JsonLines | CsvRows | ParquetRows
 
 
 def open_rows(path: Path, name: FormatName, columns: Columns) -> RowSource:
-    """The rows of a file, to be read as often as wanted. Raises BadRequest: it is no such file."""
+    """The rows of a file, to be read as often as wanted. Raises BadRequest if it is no such."""
     if name == "csv":
         return CsvRows(path, columns)
     if name == "parquet":

@@ -1,4 +1,4 @@
-"""A record's line of JSON -> the cells of a table's row; the columns are the same for every file."""
+"""A record's line of JSON -> the cells of a table's row; every table has the same columns."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def is_table(path: Path) -> bool:
 
 
 def check_table(path: Path) -> None:
-    """Raises BadRequest if `write_table` could not write a file of this name: ask before a run."""
+    """Raises BadRequest if `write_table` could not write such a file; ask before a run."""
     if format_of(path, None) == "parquet":
         parquet()
 
@@ -29,7 +29,7 @@ def check_table(path: Path) -> None:
 def write_table(lines: Iterator[bytes], path: Path) -> None:
     """Write records, each a line of JSON, as CSV or Parquet, as the name of `path` says.
 
-    The rows have the order of `lines`. What `path` held stays until the new file is on the disk.
+    The rows have the order of `lines`. What `path` held stays until the new file is on disk.
     Changes: `path`. Raises BadRequest: another name, or a package is missing.
     """
     if not is_table(path):
