@@ -31,7 +31,7 @@ def media_source(place: str) -> MediaSource:
 
 
 def request_of(
-    row: Row, question_index: int, settings: AskSettings, answers: Sequence[str] = ()
+    row: Row, question_index: int, settings: AskSettings, history: Sequence[str] = ()
 ) -> Request:
     """The system's words, media before the question, and an open turn for the answer. Pure.
 
@@ -39,14 +39,14 @@ def request_of(
         row: whose question it is.
         question_index: which of its questions.
         settings: what holds where the row is silent.
-        answers: of a conversation, those to the turns before this one, in order; else empty.
+        history: answers to the turns before this one of a conversation, in order; else empty.
 
-    Raises ValueError if a conversation's answers do not fit the turn.
+    Raises ValueError if the history does not fit the turn.
     """
     asked = row.questions[: question_index + 1] if row.is_conversation else ()
     questions = asked or (row.questions[question_index],)
     turns = [Turn("user", (*_media(row, settings), TextPart(questions[0])))]
-    for answer, question in zip(answers, questions[1:], strict=True):
+    for answer, question in zip(history, questions[1:], strict=True):
         turns.append(Turn("assistant", (TextPart(answer),) if answer else ()))
         turns.append(Turn("user", (TextPart(question),)))
     system = settings.system if row.system is None else row.system

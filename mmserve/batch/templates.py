@@ -133,7 +133,8 @@ def _told(error: Exception, fields: Mapping[str, Any]) -> str:
 
 def _insert_counts(tree: nodes.Template) -> None:
     """Count each turn of a loop and each call of a macro. Changes: `tree`."""
-    for node in list(tree.find_all(_REPEATED)):
+    found: list[Any] = list(tree.find_all(_REPEATED))
+    for node in found:
         call = nodes.Call(nodes.Name(_COUNT, "load"), [], [], None, None)
         node.body.insert(0, nodes.Output([call]).set_lineno(node.lineno))
 
@@ -141,9 +142,10 @@ def _insert_counts(tree: nodes.Template) -> None:
 def _insert_bounds(tree: nodes.Template) -> None:
     """Bound each text that `~` makes. Changes: `tree`."""
     for node in list(tree.find_all(nodes.Concat)):
-        joined = nodes.Concat(node.nodes).set_lineno(node.lineno)
+        joined = nodes.Concat(node.nodes, lineno=node.lineno)
         call = nodes.Call(nodes.Name(_BOUND, "load"), [joined], [], None, None)
-        node.nodes = [call.set_lineno(node.lineno)]
+        call.set_lineno(node.lineno)
+        node.nodes = [call]
 
 
 def _refused(reason: str, line: int | None = None) -> BadRequest:

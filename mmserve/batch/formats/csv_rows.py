@@ -13,6 +13,7 @@ line after that one: a quote that is never closed does not take the rows behind 
 from __future__ import annotations
 
 import csv
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from io import BufferedIOBase
@@ -88,24 +89,21 @@ class CsvRows:
     def __init__(self, path: Path, columns: Columns) -> None:
         check_text_file(path, "csv")
         self._path = path
-        names = next((cells for _, cells in self._records() if isinstance(cells, list)), None)
-        if names is None:
+        line, names = next(self._records(), (1, Fault("no line names the columns")))
+        if isinstance(names, Fault):
             raise BadRequest(
-                f"{path} has no line that names its columns",
+                f"{path}, line {line}: {names}",
                 field="rows",
                 reason="columns",
-                hint="write one first: video,question",
+                hint="the first line names the columns: video,question",
             )
+        self._names = names
         self._read = frozenset(columns.check(path, names))
 
     def __iter__(self) -> Iterator[RawRow]:
-        names: list[str] | None = None
-        for line, cells in self._records():
-            if names is None:
-                names = cells if isinstance(cells, list) else None
-                continue
+        for line, cells in itertools.islice(self._records(), 1, None):
             try:
-                yield RawRow(line, canonical(self._fields(names, cells)))
+                yield RawRow(line, canonical(self._fields(cells)))
             except Fault as fault:
                 yield RawRow(line, canonical(str(fault)))
 
@@ -128,7 +126,9 @@ class CsvRows:
                 if not lines.is_blank:
                     yield lines.begin, cells
 
-    def _fields(self, names: list[str], cells: list[str] | Fault) -> dict[str, object]:
+    def _fields(self, cells: list[str] | Fault) -> dict[str, object]:
+        """The cells that are read and not empty, by name. Pure. Raises Fault."""
+        names = self._names
         if isinstance(cells, Fault):
             raise cells
         if len(cells) != len(names):
@@ -155,6 +155,8 @@ def _reason(error: csv.Error) -> str:
         return "a quote is opened and never closed"
     if "expected after" in message:
         return "a quote is closed before the end of its cell, write a quote in a cell twice"
+    if "field limit" in message:
+        return f"a cell has more than {_MAX_CELL_CHARACTERS:,} characters, is its quote closed?"
     if "new-line" in message:
         return "a line ends with CR alone, it must end with LF or CRLF"
     return message

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mmserve.batch.formats.opening import check_text_file, opened
 from mmserve.batch.formats.raw import RawRow
+from mmserve.core import BadRequest
 
 __all__ = ["JsonLines", "numbered_lines"]
 
@@ -28,6 +29,13 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         check_text_file(path, "jsonl")
+        if next((content for _, content in numbered_lines(path)), b"").strip() == b"[":
+            raise BadRequest(
+                f"{path} is one JSON list, not a row a line",
+                field="rows",
+                reason="other_format",
+                hint=f"jq -c '.[]' {path} writes one row a line",
+            )
         self._path = path
 
     def __iter__(self) -> Iterator[RawRow]:

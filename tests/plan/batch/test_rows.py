@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmserve.batch import Row, RowFault, numbered_lines, parse_row
-from mmserve.core import Constraint
+from mmserve.batch import Row, RowFault, Rows, numbered_lines, parse_row
+from mmserve.core import BadRequest, Constraint
 
 GOOD = {"video": "a.mp4", "question": "What?"}
 
@@ -213,6 +213,21 @@ def test_blank_lines_count_but_are_skipped(tmp_path: Path):
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"\xef\xbb\xbf{}\r\n\r\n  \n[]\n7")
     assert list(numbered_lines(path)) == [(1, b"{}"), (4, b"[]"), (5, b"7")]
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b'[\n  {"video": "a.mp4", "question": "q"}\n]\n', "is one JSON list, not a row a line"),
+        (b"PK\x03\x04....", "is a zip archive or a workbook, not jsonl"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content, part):
+    """What is plainly no file of rows is refused at once, with its name and a way out."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(BadRequest, match=rf"in\.jsonl {part}.*hint: "):
+        Rows(path)
 
 
 @settings(max_examples=60, deadline=None)

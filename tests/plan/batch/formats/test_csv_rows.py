@@ -127,8 +127,10 @@ def test_a_broken_record_takes_no_other_along(tmp_path):
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        (b"", "has no line that names its columns"),
-        (b"\n\n", "has no line that names its columns"),
+        (b"", "in.csv, line 1: no line names the columns"),
+        (b"\n\n", "in.csv, line 1: no line names the columns"),
+        (b'\n"video"x,question\na,q\n', "in.csv, line 2: not CSV: a quote is closed before"),
+        (b"video,question\ra,q\r", "in.csv, line 1: not CSV: a line ends with CR alone"),
         (b"video,question,mood\na,b,c\n", 'nobody reads column "mood"; known are choices'),
         (b"video,video,question\na,a,b\n", 'column "video" is there twice'),
         (b"question,id\na,1\n", 'no column video or images, it has "question", "id"'),
