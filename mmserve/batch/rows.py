@@ -18,7 +18,16 @@ from mmserve.batch.templates import QuestionTemplate
 from mmserve.batch.values import CHECKS, CONSTRAINTS, Fault
 from mmserve.core import BadRequest
 
-__all__ = ["RawRow", "Row", "RowFault", "RowParser", "Rows", "json_object", "numbered_lines", "parse_row"]
+__all__ = [
+    "RawRow",
+    "Row",
+    "RowFault",
+    "RowParser",
+    "Rows",
+    "json_object",
+    "numbered_lines",
+    "parse_row",
+]
 
 
 class RowParser:

@@ -218,7 +218,10 @@ def test_blank_lines_count_but_are_skipped(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        (b'[\n  {"video": "a.mp4", "question": "q"}\n]\n', "is one JSON list, not a row a line"),
+        (
+            b'[\n  {"video": "a.mp4", "question": "q"}\n]\n',
+            "is one JSON list, not a row a line",
+        ),
         (b"PK\x03\x04....", "is a zip archive or a workbook, not jsonl"),
     ],
 )
