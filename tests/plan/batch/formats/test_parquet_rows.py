@@ -82,6 +82,19 @@ def test_a_template_reads_other_columns(tmp_path):
     assert read(path, settings)[0].questions == ("What was on 2024-05-01?",)
 
 
+def test_a_file_is_not_read_at_once(tmp_path):
+    """Going through a file of 16 MiB holds less than 6 MiB of it at any time."""
+    path = tmp_path / "in.parquet"
+    texts = [f"{n:08}" * 1024 for n in range(2048)]
+    table = pa.table({"video": ["a"] * len(texts), "question": texts})
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+    del table
+    before = pa.total_allocated_bytes()
+    held = max(pa.total_allocated_bytes() - before for _ in Rows(path))
+    assert path.stat().st_size > 16 * 2**20
+    assert held < 6 * 2**20
+
+
 def test_what_is_no_parquet_is_refused(tmp_path):
     """A file of another kind is refused with its name."""
     path = tmp_path / "in.parquet"
