@@ -85,7 +85,7 @@ def test_a_template_reads_other_columns(tmp_path):
 def test_a_file_is_not_read_at_once(tmp_path):
     """Going through a file of 16 MiB holds less than 6 MiB of it at any time."""
     path = tmp_path / "in.parquet"
-    texts = [f"{n:08}" * 1024 for n in range(2048)]
+    texts = [f"{n:08}" * 256 for n in range(8200)]
     table = pa.table({"video": ["a"] * len(texts), "question": texts})
     pq.write_table(table, path, compression="none", use_dictionary=False)
     del table
