@@ -4,15 +4,16 @@ Owns: the form of rows and records, the order of the work, the output file and i
 taking up a killed run again. Knows the engine only as `core.Client`, a server as `Endpoint`.
 Called by `cli`.
 
-    rows -> JobIndex -> Plan -> request_of -> Asker -> Record -> JobIndex, then answers.jsonl
-            [answers.jsonl.progress]                             [sorted when all is done]
+    rows -> Rows -> JobIndex -> Plan -> request_of -> Asker -> Record -> JobIndex, then answers
+            [answers.jsonl.progress]                                     [sorted at the end]
 """
 
 from mmserve.batch.answering import BatchSettings
 from mmserve.batch.asker import Asker, AskTicket
-from mmserve.batch.asks import AskSettings, media_source, request_of
+from mmserve.batch.asks import media_source, request_of
 from mmserve.batch.endpoint import Endpoint, EndpointTicket
 from mmserve.batch.faults import Backoff
+from mmserve.batch.formats import RawRow, is_table, write_table
 from mmserve.batch.output import OutputFile, OutputMode
 from mmserve.batch.records import (
     Answer,
@@ -23,8 +24,10 @@ from mmserve.batch.records import (
     record_line,
     refused_record,
 )
-from mmserve.batch.rows import Row, RowFault, numbered_lines, parse_row
+from mmserve.batch.row import Row, RowFault
+from mmserve.batch.rows import Rows, numbered_lines, parse_row
 from mmserve.batch.runner import BatchRun, answer_file, progress_path
+from mmserve.batch.settings import AskSettings, RowSettings
 from mmserve.batch.summary import Summary, Tally
 
 __all__ = [
@@ -39,14 +42,18 @@ __all__ = [
     "EndpointTicket",
     "OutputFile",
     "OutputMode",
+    "RawRow",
     "Record",
     "Row",
     "RowFault",
+    "RowSettings",
+    "Rows",
     "Summary",
     "Tally",
     "answer_file",
     "answered_record",
     "fault_record",
+    "is_table",
     "media_source",
     "numbered_lines",
     "parse_row",
@@ -55,4 +62,5 @@ __all__ = [
     "record_line",
     "refused_record",
     "request_of",
+    "write_table",
 ]

@@ -10,9 +10,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mmserve.batch.asks import AskSettings, request_of
-from mmserve.batch.job import Input, Planned, RawRow, media_of
-from mmserve.batch.rows import Row
+from mmserve.batch.asks import request_of
+from mmserve.batch.formats import RawRow
+from mmserve.batch.job import Input, Planned, media_of
+from mmserve.batch.row import Row
+from mmserve.batch.settings import AskSettings
 from mmserve.core import Broken, ImagePart, VideoPart
 
 __all__ = ["Ahead", "Next", "Prepare"]

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 
 from mmserve.batch.ahead import Ahead, Next
 from mmserve.batch.asker import Asker, AskTicket
-from mmserve.batch.asks import AskSettings
 from mmserve.batch.faults import Backoff, Patience
-from mmserve.batch.job import Input, JobIndex, Kept, Plan, RawRow, asked_digest
+from mmserve.batch.formats import RawRow
+from mmserve.batch.job import Input, JobIndex, Kept, Plan, asked_digest
 from mmserve.batch.least import LeastCount
 from mmserve.batch.output import Output, OutputMode
 from mmserve.batch.readers import Ended, Readers
@@ -34,7 +34,8 @@ from mmserve.batch.records import (
     record_line,
     refused_record,
 )
-from mmserve.batch.rows import RowFault
+from mmserve.batch.row import RowFault
+from mmserve.batch.settings import AskSettings, RowSettings
 from mmserve.batch.summary import Summary, Tally
 from mmserve.batch.turns import Step, first_steps, next_turn, request_for
 from mmserve.core import Broken, MmserveError, Request
@@ -50,6 +51,7 @@ class BatchSettings:
 
     Args:
         ask: what holds for rows that do not say otherwise.
+        rows: how the rows are read.
         mode: what to do with records already in the output.
         concurrency: questions under way at once; a row's questions always go together.
         open_clips: clips and pictures made ready ahead of their questions.
@@ -59,6 +61,7 @@ class BatchSettings:
     """
 
     ask: AskSettings = field(default_factory=AskSettings)
+    rows: RowSettings = field(default_factory=RowSettings)
     mode: OutputMode = OutputMode.NEW
     concurrency: int = 32
     open_clips: int = 4

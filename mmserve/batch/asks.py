@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-from mmserve.batch.rows import Row
+from mmserve.batch.row import Row
+from mmserve.batch.settings import AskSettings
 from mmserve.core import (
     ImagePart,
     MediaSource,
@@ -24,23 +24,6 @@ __all__ = ["AskSettings", "media_source", "request_of"]
 _ADDRESS_STARTS = ("http://", "https://", "data:", "file:")
 
 
-def _setting(default: Any, doc: str, low: float) -> Any:  # noqa: ANN401
-    return field(default=default, metadata={"doc": doc, "low": low})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskSettings:
-    """What holds for rows that do not say otherwise.
-
-    A row that gives `num_frames` or `fps` replaces both. Flags and docs derive from here.
-    """
-
-    num_frames: int | None = _setting(None, "frames of each clip", 1)
-    fps: float | None = _setting(None, "frames a second of each clip", 0.001)
-    max_tokens: int = _setting(128, "most tokens of an answer", 1)
-    temperature: float = _setting(0.0, "chance in choosing tokens; 0 is greedy", 0)
-
-
 def media_source(place: str) -> MediaSource:
     """A path of the user's own machine, or an address, which goes through the guards. Pure."""
     is_address = "://" in place or place.lower().startswith(_ADDRESS_STARTS)
@@ -50,29 +33,49 @@ def media_source(place: str) -> MediaSource:
 def request_of(
     row: Row, question_index: int, settings: AskSettings, history: Sequence[str] = ()
 ) -> Request:
-    """One user turn, media before the question, and an open turn for the answer. Pure.
+    """The system's words, media before the question, and an open turn for the answer. Pure.
 
-    With a `history`, answers of the turns just before, it is the conversation so far.
+    Args:
+        row: whose question it is.
+        question_index: which of its questions.
+        settings: what holds where the row is silent.
+        history: answers to the turns before this one of a conversation, in order; else empty.
+
+    Raises ValueError if the history does not fit the turn.
     """
-    media: tuple[VideoPart | ImagePart, ...]
-    if row.video is not None:
-        media = (_clip(row, row.video, settings),)
-    else:
-        media = tuple(ImagePart(media_source(place)) for place in row.images)
-    first = question_index - len(history)
-    turns = [Turn("user", (*media, TextPart(row.questions[first])))]
-    for index, answer in enumerate(history, start=first + 1):
-        turns.append(Turn("assistant", (TextPart(answer),)))
-        turns.append(Turn("user", (TextPart(row.questions[index]),)))
+    asked = row.questions[: question_index + 1] if row.is_conversation else ()
+    questions = asked or (row.questions[question_index],)
+    turns = [Turn("user", (*_media(row, settings), TextPart(questions[0])))]
+    for answer, question in zip(history, questions[1:], strict=True):
+        turns.append(Turn("assistant", (TextPart(answer),) if answer else ()))
+        turns.append(Turn("user", (TextPart(question),)))
+    system = settings.system if row.system is None else row.system
+    if system is not None:
+        turns.insert(0, Turn("system", (TextPart(system),)))
     return Request(
         request_id=f"line-{row.line}-{question_index}",
         parts=(*turns, Turn("assistant", (), is_open=True)),
-        sampling=SamplingParams(
-            max_new_tokens=settings.max_tokens if row.max_tokens is None else row.max_tokens,
-            temperature=settings.temperature,
-            constraint=row.constraint,
-        ),
+        sampling=_sampling(row, settings),
         client="video-qa",
+    )
+
+
+def _media(row: Row, settings: AskSettings) -> tuple[VideoPart | ImagePart, ...]:
+    if row.video is not None:
+        return (_clip(row, row.video, settings),)
+    return tuple(ImagePart(media_source(place)) for place in row.images)
+
+
+def _sampling(row: Row, settings: AskSettings) -> SamplingParams:
+    plain = SamplingParams()
+    return SamplingParams(
+        max_new_tokens=settings.max_tokens if row.max_tokens is None else row.max_tokens,
+        n=row.num_samples,
+        temperature=settings.temperature if row.temperature is None else row.temperature,
+        top_p=plain.top_p if row.top_p is None else row.top_p,
+        top_k=plain.top_k if row.top_k is None else row.top_k,
+        seed=settings.seed if row.seed is None else row.seed,
+        constraint=row.constraint,
     )
 
 

@@ -23,13 +23,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from mmserve.batch.formats import check_table, is_table, write_table
 from mmserve.batch.job import Kept, kept_record
 from mmserve.core import BadRequest, Busy
 
 __all__ = ["Output", "OutputFile", "OutputMode", "TableFile", "open_output"]
 
 _RECORD_START = b'{"id": '
-_TABLES = (".csv", ".parquet", ".pq")
 
 
 class OutputMode(Enum):
@@ -87,8 +87,7 @@ def open_output(path: Path, mode: OutputMode) -> Output:
 
     Raises BadRequest if it holds what `mode` forbids; Busy if another run has it open.
     """
-    is_table = path.suffix.lower() in _TABLES
-    return TableFile(path, mode) if is_table else OutputFile(path, mode)
+    return TableFile(path, mode) if is_table(path) else OutputFile(path, mode)
 
 
 class OutputFile:
@@ -197,6 +196,7 @@ class TableFile:
         self.is_live = False
         self.is_in_order = False
         self.num_whole: int | None = None
+        check_table(path)
         _check_new(path, mode, path.stat().st_size if path.exists() else 0)
 
     def kept(self) -> Iterator[Kept]:
@@ -208,8 +208,6 @@ class TableFile:
 
     def replace(self, lines: Iterable[bytes]) -> None:
         """Write the table, whole or not at all."""
-        from mmserve.batch.formats import write_table  # noqa: PLC0415 - few runs have a table
-
         write_table(iter(lines), self.path)
         self.is_in_order = True
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mmserve.batch.asker import AskTicket
-from mmserve.batch.rows import Row, RowFault
+from mmserve.batch.row import Row, RowFault
 from mmserve.core import (
     Aborted,
     Broken,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -10,9 +9,9 @@ from typing import Self
 
 from mmserve.batch.answering import Answering, BatchSettings, Progress
 from mmserve.batch.asker import Asker
-from mmserve.batch.job import Input, JobIndex, Plan, RawRow, survey
+from mmserve.batch.job import JobIndex, Plan, survey
 from mmserve.batch.output import OutputMode, open_output
-from mmserve.batch.rows import Row, RowFault, numbered_lines, parse_row
+from mmserve.batch.rows import Rows
 from mmserve.batch.summary import Summary, Tally
 from mmserve.core import BadRequest
 
@@ -40,7 +39,7 @@ class BatchRun:
         if target.exists() and source.samefile(target):
             message = f"input and output are the same file, {target}"
             raise BadRequest(message, field="output", reason="same_file")
-        self._rows: Input = _Lines(source)
+        self._rows = Rows(source, settings.rows, settings.ask)
         self._settings = settings
         self._tally: Tally | None = None
         self._output = open_output(target, settings.mode)
@@ -123,7 +122,8 @@ class BatchRun:
 
     def _facts(self) -> dict[str, object]:
         """What the answers depend on, besides the rows and the model."""
-        return {**asdict(self._settings.ask), **self._settings.fixed}
+        own = self._settings
+        return {**asdict(own.ask), **asdict(own.rows), **own.fixed}
 
     def _take_up(self) -> None:
         """Bring the index to what is kept of the runs before. Changes: it, uncommitted."""
@@ -184,20 +184,6 @@ class BatchRun:
         if not self._output.is_in_order:
             self._output.replace(self._index.lines())
         self._index.finish(is_kept_elsewhere=self._output.is_live)
-
-
-class _Lines:
-    """Rows of a JSONL file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __iter__(self) -> Iterator[RawRow]:
-        return (RawRow(line, content) for line, content in numbered_lines(self._path))
-
-    def parse(self, raw: RawRow) -> Row | RowFault:
-        """The row, or what is wrong with it. Pure."""
-        return parse_row(raw.line, raw.content)
 
 
 def answer_file(

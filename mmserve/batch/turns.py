@@ -12,9 +12,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mmserve.batch.asks import AskSettings, request_of
+from mmserve.batch.asks import request_of
 from mmserve.batch.records import Record
-from mmserve.batch.rows import Row
+from mmserve.batch.row import Row
+from mmserve.batch.settings import AskSettings
 from mmserve.core import Request
 
 __all__ = ["Done", "Step", "first_steps", "next_turn", "request_for"]

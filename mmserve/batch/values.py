@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, TypeVar
 
-from mmserve.core import ConstraintKind
+from mmserve.core import ConstraintKind, SamplingParams
 
 _Entry = TypeVar("_Entry")
 
-__all__ = ["CHECKS", "CONSTRAINTS", "SAMPLING", "Fault", "shown"]
+__all__ = ["CHECKS", "CONSTRAINTS", "SAMPLING", "Fault", "check_text", "shown"]
 
 CONSTRAINTS: tuple[ConstraintKind, ...] = ("regex", "choices", "json_schema", "ebnf")
 """Fields of which a row may have one."""
@@ -31,7 +32,8 @@ def shown(value: object) -> str:
     return f"{text[:_MAX_SHOWN_CHARACTERS]}... ({len(text):,} characters)"
 
 
-def _text(value: object) -> str:
+def check_text(value: object) -> str:
+    """`value`, if it is a text that says something. Pure. Raises Fault."""
     if not isinstance(value, str):
         raise Fault(f"must be a text, not {shown(value)}")
     if not value.strip():
@@ -44,7 +46,7 @@ def _text(value: object) -> str:
 
 
 def _place(value: object) -> str:
-    text = _text(value)
+    text = check_text(value)
     if "\0" in text:
         raise Fault("holds a NUL character")
     return text
@@ -55,15 +57,20 @@ def _identity(value: object) -> str | int:
         return value
     if not isinstance(value, str):
         raise Fault(f"must be a text or a whole number, not {shown(value)}")
-    return _text(value)
+    return check_text(value)
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Fault(f"must be a whole number, not {shown(value)}")
+    return value
 
 
 def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise Fault(f"must be a whole number, not {shown(value)}")
-    if not 1 <= value < 2**31:
+    count = _whole(value)
+    if not 1 <= count < 2**31:
         raise Fault(f"is {shown(value)}, allowed is 1 to {2**31 - 1:,}")
-    return value
+    return count
 
 
 def _number(value: object) -> float:
@@ -86,6 +93,39 @@ def _moment(value: object) -> float:
     if moment < 0:
         raise Fault(f"is {shown(value)}, must be 0 or more")
     return moment
+
+
+_LIMITS = {
+    spec.name: (spec.metadata["low"], spec.metadata["high"])
+    for spec in fields(SamplingParams)
+    if "low" in spec.metadata
+}
+
+
+def _within(name: str, check: Callable[[object], Any]) -> Callable[[object], Any]:
+    """`check`, and then the limits that the engine has for the value `name`."""
+    low, high = _LIMITS[name]
+
+    def read(value: object) -> Any:  # noqa: ANN401
+        number = check(value)
+        if not low <= number <= high:
+            raise Fault(f"is {shown(value)}, allowed is {low:g} to {high:g}")
+        return number
+
+    return read
+
+
+def _seed(value: object) -> int:
+    seed = _whole(value)
+    if not -(2**63) <= seed < 2**64:
+        raise Fault(f"is {shown(value)}, which does not fit in 64 bits")
+    return seed
+
+
+def _top_k(value: object) -> int:
+    if value == 0:
+        raise Fault("is 0, allowed is -1 (off) or 1 and more")
+    return int(_within("top_k", _whole)(value))
 
 
 def _truth(value: object) -> bool:
@@ -115,7 +155,7 @@ _moments = _list_of(_moment)
 
 
 def _options(value: object) -> tuple[str, ...]:
-    options = _list_of(_text)(value)
+    options = _list_of(check_text)(value)
     if len(set(options)) < len(options):
         raise Fault("names an option twice")
     return options
@@ -132,8 +172,10 @@ SAMPLING = ("num_frames", "fps", "start_s", "end_s", "times_s", "key_frames")
 
 CHECKS: dict[str, Callable[[object], Any]] = {
     "id": _identity,
-    "question": lambda value: (_text(value),),
-    "questions": _list_of(_text),
+    "question": lambda value: (check_text(value),),
+    "questions": _list_of(check_text),
+    "turns": _list_of(check_text),
+    "system": check_text,
     "video": _place,
     "images": _list_of(_place),
     "num_frames": _count,
@@ -143,8 +185,13 @@ CHECKS: dict[str, Callable[[object], Any]] = {
     "times_s": _moments,
     "key_frames": _truth,
     "max_tokens": _count,
-    "regex": _text,
+    "n": _within("n", _whole),
+    "temperature": _within("temperature", _number),
+    "top_p": _within("top_p", _number),
+    "top_k": _top_k,
+    "seed": _seed,
+    "regex": check_text,
     "choices": _options,
     "json_schema": _schema,
-    "ebnf": _text,
+    "ebnf": check_text,
 }

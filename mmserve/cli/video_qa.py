@@ -21,6 +21,7 @@ from mmserve.batch import (
 from mmserve.cli import console
 from mmserve.cli.engines import opener_of
 from mmserve.cli.flags import ENGINE, FlagGroup, Settings, with_settings
+from mmserve.cli.row_flags import RowFlags
 from mmserve.core import BadRequest, EngineConfig
 
 __all__ = ["RunFlags", "summary_line", "video_qa"]
@@ -63,7 +64,12 @@ class RunFlags:
         return 0 if self.fail_fast else self.max_errors
 
 
-FLAGS = (FlagGroup(RunFlags, "Run"), FlagGroup(AskSettings, "Rows that are silent"), *ENGINE)
+FLAGS = (
+    FlagGroup(RunFlags, "Run"),
+    FlagGroup(RowFlags, "Rows"),
+    FlagGroup(AskSettings, "Rows that are silent"),
+    *ENGINE,
+)
 
 
 @with_settings(FLAGS)
@@ -72,7 +78,7 @@ def video_qa(
     rows: Annotated[
         Path,
         typer.Argument(
-            help="rows, one JSON object a line", exists=True, dir_okay=False, readable=True
+            help="rows: .jsonl, .csv or .parquet", exists=True, dir_okay=False, readable=True
         ),
     ],
     *,
@@ -86,11 +92,12 @@ def video_qa(
 ) -> None:
     """Answer every question of a file of rows about clips and pictures.
 
-    A row has video or images, question or questions, and may have id, num_frames, fps, start_s,
-    end_s, max_tokens and one of regex, choices, json_schema, ebnf. Each question gives one
-    record: id, line, question_index, question, answer, frames_used, timestamps_s, usage,
-    timing_ms, error. Either answer or error is null. A note is added where frames were damaged
-    or the answer was cut short.
+    A row has video or images; question, questions or turns; and may have id, system,
+    num_frames, fps, start_s, end_s, times_s, key_frames, max_tokens, n, temperature, top_p,
+    top_k, seed and one of regex, choices, json_schema, ebnf. --template makes the question of
+    these and of other fields. Each question gives one record: id, line, question_index,
+    question, answer, frames_used, timestamps_s, usage, timing_ms, error. Either answer or error
+    is null. A note is added where frames were damaged or the answer was cut short.
 
     Rows about the same clip or pictures are answered one after the other, wherever they stand
     in ROWS. Records are written as they are done; when all are, OUTPUT is put into the order of
@@ -106,6 +113,7 @@ def video_qa(
         raise BadRequest(message, field="url", reason="several", hint="give them to the server")
     batch = BatchSettings(
         ask=settings.of(AskSettings),
+        rows=settings.of(RowFlags).settings(),
         mode=flags.mode(),
         concurrency=flags.concurrency,
         open_clips=flags.open_clips,

@@ -41,9 +41,9 @@ Rule = Callable[[Request], str | MmserveError | Finish]
 
 
 def question_of(request: Request) -> str:
-    """The text of a request's last text part. Pure."""
-    turn = request.parts[0]
-    assert isinstance(turn, Turn)
+    """The text of the last user turn's last text part. Pure."""
+    turns = [part for part in request.parts if isinstance(part, Turn)]
+    turn = next(turn for turn in reversed(turns) if turn.role == "user")
     last = turn.parts[-1]
     assert isinstance(last, TextPart)
     return last.text

@@ -16,7 +16,8 @@ from typing import Any
 
 from mmserve.batch.asks import media_source
 from mmserve.batch.endpoint import data_address
-from mmserve.batch.rows import RowFault, json_object
+from mmserve.batch.row import RowFault
+from mmserve.batch.rows import json_object
 from mmserve.batch.values import CHECKS, CONSTRAINTS, SAMPLING, Fault, shown
 from mmserve.core import PathSource, UrlSource
 

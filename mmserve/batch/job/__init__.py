@@ -12,7 +12,7 @@ from mmserve.batch.job.index import JobIndex, RowEntry
 from mmserve.batch.job.kept import Kept, asked_digest, kept_record
 from mmserve.batch.job.plan import Plan, Planned
 from mmserve.batch.job.route import Route, media_of, medium_id, route_of
-from mmserve.batch.job.survey import Input, RawRow, survey
+from mmserve.batch.job.survey import Input, survey
 
 __all__ = [
     "Input",
@@ -21,7 +21,6 @@ __all__ = [
     "LeastTokens",
     "Plan",
     "Planned",
-    "RawRow",
     "Route",
     "RowEntry",
     "TokenTrie",

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmserve.batch.rows import Row
+from mmserve.batch.row import Row
 from mmserve.core import ImagePart, PathSource, Request, TextPart, Turn, UrlSource, VideoPart
 
 __all__ = ["Route", "media_of", "medium_id", "route_of"]

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from mmserve.batch.asks import AskSettings, request_of
+from mmserve.batch.asks import request_of
+from mmserve.batch.formats import RawRow
 from mmserve.batch.job.index import JobIndex, RowEntry
 from mmserve.batch.job.kept import asked_digest
 from mmserve.batch.job.route import route_of
-from mmserve.batch.rows import Row, RowFault
+from mmserve.batch.row import Row, RowFault
+from mmserve.batch.settings import AskSettings
 from mmserve.core import BadRequest
 
-__all__ = ["Input", "RawRow", "survey"]
-
-
-@dataclass(frozen=True, slots=True)
-class RawRow:
-    """A line of the input, counted from 1, that is not read yet."""
-
-    line: int
-    content: bytes = field(repr=False)
+__all__ = ["Input", "survey"]
 
 
 class Input(Protocol):

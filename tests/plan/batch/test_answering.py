@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from support.scripted_client import ScriptedClient, ScriptedTicket, question_of
 
-from mmserve.batch import Backoff, BatchSettings, OutputMode, answer_file, runner
+from mmserve.batch import Backoff, BatchSettings, OutputMode, answer_file
 from mmserve.batch.faults import is_transient
-from mmserve.batch.rows import Row, parse_row
 from mmserve.core import (
     Aborted,
     BackendFailed,
@@ -187,26 +186,14 @@ def test_max_errors_stops_the_run_and_it_is_taken_up(tmp_path, target):
     assert len(again.tickets) == 6
 
 
-def parsed(monkeypatch, **fields: object) -> None:
-    """Every row is read with these fields beside its own."""
-
-    def parse(line, content):
-        row = parse_row(line, content)
-        values = {name: getattr(row, name) for name in Row.__slots__}
-        return Row(**(values | fields))
-
-    monkeypatch.setattr(runner, "parse_row", parse)
-
-
-def test_turns_of_a_conversation_follow_each_other(tmp_path, target, monkeypatch):
+def test_turns_of_a_conversation_follow_each_other(tmp_path, target):
     """Each is asked behind the answer to the one before, with all of them in the request."""
-    parsed(monkeypatch, is_conversation=True)
 
     def rule(request):
         return request.parts[-2].parts[-1].text.upper()
 
     client = ScriptedClient(rule)
-    source = write_rows(tmp_path / "in.jsonl", {"video": "a.mp4", "questions": ["a", "b", "c"]})
+    source = write_rows(tmp_path / "in.jsonl", {"video": "a.mp4", "turns": ["a", "b", "c"]})
     answer_file(client, source, target, BatchSettings())
     assert [record["answer"] for record in records(target)] == ["A", "B", "C"]
     turns = client.tickets[2].request.parts
@@ -221,15 +208,14 @@ def test_turns_of_a_conversation_follow_each_other(tmp_path, target, monkeypatch
     assert turns[-1] == Turn("assistant", (), is_open=True)
 
 
-def test_a_failed_turn_ends_its_conversation_alone(tmp_path, target, monkeypatch):
+def test_a_failed_turn_ends_its_conversation_alone(tmp_path, target):
     """Turns behind it are errors that say so; --retry-errors goes on from the failed one."""
-    parsed(monkeypatch, is_conversation=True)
 
     def rule(request):
         text = request.parts[-2].parts[-1].text
         return ContextTooLong("too long") if text == "b" else text.upper()
 
-    source = write_rows(tmp_path / "in.jsonl", {"video": "a.mp4", "questions": ["a", "b", "c"]})
+    source = write_rows(tmp_path / "in.jsonl", {"video": "a.mp4", "turns": ["a", "b", "c"]})
     answer_file(ScriptedClient(rule), source, target, BatchSettings())
     codes = [record["error"] and record["error"]["code"] for record in records(target)]
     assert codes == [None, "context_too_long", "not_asked"]
@@ -259,11 +245,12 @@ class SamplingClient(ScriptedClient):
         return self.tickets[-1]
 
 
-def test_samples_are_one_request_and_a_record_each(tmp_path, target, monkeypatch):
+def test_samples_are_one_request_and_a_record_each(tmp_path, target):
     """Records carry their sample's index, and fail by themselves."""
-    parsed(monkeypatch, num_samples=3)
     client = SamplingClient()
-    source = write_rows(tmp_path / "in.jsonl", {"video": "a.mp4", "question": "q"})
+    source = write_rows(
+        tmp_path / "in.jsonl", {"video": "a.mp4", "question": "q", "n": 3, "temperature": 1}
+    )
     summary = answer_file(client, source, target, BatchSettings())
     found = [(record["sample_index"], record["answer"]) for record in records(target)]
     assert found == [(0, "s0"), (1, None), (2, "s2")]

@@ -73,6 +73,46 @@ def test_the_rows_own_values_win():
     assert (sampling.max_new_tokens, sampling.constraint) == (5, constraint)
 
 
+def test_the_rows_own_chance_wins():
+    """A row's n, temperature, top_p, top_k and seed are those of the request."""
+    own = row(num_samples=3, temperature=0.5, top_p=0.9, top_k=7, seed=1)
+    sampling = request_of(own, 0, AskSettings(temperature=1.0, seed=2)).sampling
+    assert (sampling.n, sampling.temperature, sampling.seed) == (3, 0.5, 1)
+    assert (sampling.top_p, sampling.top_k) == (0.9, 7)
+    silent = request_of(row(), 0, AskSettings(temperature=1.0, seed=2)).sampling
+    assert (silent.n, silent.temperature, silent.seed, silent.top_k) == (1, 1.0, 2, -1)
+
+
+def test_the_system_speaks_first():
+    """The row's system text, else that of the settings, is the first turn."""
+    settings = AskSettings(system="Be kind.")
+    first = [request_of(one, 0, settings).parts[0] for one in (row(), row(system="Be brief."))]
+    assert first == [Turn("system", (TextPart(text),)) for text in ("Be kind.", "Be brief.")]
+    assert len(request_of(row(), 0, PLAIN).parts) == 2
+
+
+def test_a_conversation_holds_what_was_said():
+    """Each turn is asked after the earlier ones and their answers; media stand first."""
+    talk = row(questions=("a?", "b?", "c?"), is_conversation=True)
+    clip = VideoPart(PathSource("c.mp4"))
+    assert request_of(talk, 0, PLAIN).parts[:-1] == (Turn("user", (clip, TextPart("a?"))),)
+    assert request_of(talk, 2, PLAIN, ["A", ""]).parts == (
+        Turn("user", (clip, TextPart("a?"))),
+        Turn("assistant", (TextPart("A"),)),
+        Turn("user", (TextPart("b?"),)),
+        Turn("assistant", ()),
+        Turn("user", (TextPart("c?"),)),
+        Turn("assistant", (), is_open=True),
+    )
+
+
+@pytest.mark.parametrize(("is_conversation", "answers"), [(True, ()), (False, ("A",))])
+def test_answers_must_fit_the_turn(is_conversation, answers):
+    """A turn without the answers before it is no request, nor a lone question with some."""
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        request_of(row(is_conversation=is_conversation), 1, PLAIN, answers)
+
+
 def test_settings_fill_in_sampling_of_frames():
     """A silent row is sampled as the settings say."""
     clip = clip_of(request_of(row(), 0, AskSettings(num_frames=4, fps=2.0)))

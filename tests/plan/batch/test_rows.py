@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmserve.batch import Row, RowFault, numbered_lines, parse_row
-from mmserve.core import Constraint
+from mmserve.batch import Row, RowFault, Rows, numbered_lines, parse_row
+from mmserve.core import BadRequest, Constraint
 
 GOOD = {"video": "a.mp4", "question": "What?"}
 
@@ -37,6 +37,12 @@ def test_a_full_row_is_read():
         end_s=1.5,
         max_tokens=9,
         regex="[ab]",
+        system="Be brief.",
+        n=3,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=5,
+        seed=-1,
     )
     assert row == Row(
         line=3,
@@ -49,6 +55,12 @@ def test_a_full_row_is_read():
         end_s=1.5,
         max_tokens=9,
         constraint=Constraint("regex", "[ab]"),
+        system="Be brief.",
+        num_samples=3,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=5,
+        seed=-1,
     )
 
 
@@ -67,6 +79,12 @@ def test_images_in_place_of_video():
     """A row may be about pictures."""
     row = read(video=..., images=["a.png", "b.png"])
     assert (row.video, row.images) == (None, ("a.png", "b.png"))
+
+
+def test_turns_are_a_conversation():
+    """Turns are questions of one conversation."""
+    row = read(question=..., turns=["Who?", "And where?"])
+    assert (row.questions, row.is_conversation) == (("Who?", "And where?"), True)
 
 
 def test_null_is_the_same_as_absent():
@@ -116,6 +134,24 @@ def test_constraints_are_the_cores(kind, value, expected):
         ({"video": ..., "images": ["x"], "fps": 1}, "fps is for a video"),
         ({"regex": "a", "choices": ["b"]}, "regex and choices are both given"),
         ({"choices": ["b", "b"]}, "choices names an option twice"),
+        ({"turns": ["x"]}, "question and turns are both given, give one of them"),
+        ({"question": ..., "turns": "x"}, 'turns must be a list, not "x"'),
+        ({"system": ""}, "system is empty"),
+        ({"n": 0}, "n is 0, allowed is 1 to 128"),
+        ({"n": 129, "temperature": 1}, "n is 129, allowed is 1 to 128"),
+        ({"n": 2.0}, "n must be a whole number, not 2.0"),
+        ({"n": 2}, "n is 2 and temperature is 0, all answers would be the same: give a temp"),
+        ({"n": 2, "temperature": 0}, "n is 2 and temperature is 0"),
+        (
+            {"n": 2, "temperature": 1, "question": ..., "turns": ["x"]},
+            "n is 2 and turns is given",
+        ),
+        ({"temperature": -1}, "temperature is -1, allowed is 0 to 100"),
+        ({"top_p": 0}, "top_p is 0, allowed is 1e-09 to 1"),
+        ({"top_k": 0}, "top_k is 0, allowed is -1 (off) or 1 and more"),
+        ({"top_k": -2}, "top_k is -2, allowed is -1 to"),
+        ({"seed": 2**64}, "which does not fit in 64 bits"),
+        ({"seed": "1"}, 'seed must be a whole number, not "1"'),
         ({"json_schema": "{}"}, "json_schema must be a JSON schema"),
         ({"max_token": 3}, 'unknown field "max_token"'),
         ({"question": "\ud800"}, "question holds half of a surrogate pair at character 1"),
@@ -177,6 +213,24 @@ def test_blank_lines_count_but_are_skipped(tmp_path: Path):
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"\xef\xbb\xbf{}\r\n\r\n  \n[]\n7")
     assert list(numbered_lines(path)) == [(1, b"{}"), (4, b"[]"), (5, b"7")]
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (
+            b'[\n  {"video": "a.mp4", "question": "q"}\n]\n',
+            "is one JSON list, not a row a line",
+        ),
+        (b"PK\x03\x04....", "is a zip archive or a workbook, not jsonl"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content, part):
+    """What is plainly no file of rows is refused at once, with its name and a way out."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(BadRequest, match=rf"in\.jsonl {part}.*hint: "):
+        Rows(path)
 
 
 @settings(max_examples=60, deadline=None)

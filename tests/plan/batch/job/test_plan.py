@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmserve.batch import AskSettings, parse_row, request_of
-from mmserve.batch.job import JobIndex, Kept, Plan, RawRow, route_of, survey
+from mmserve.batch.formats import RawRow
+from mmserve.batch.job import JobIndex, Kept, Plan, route_of, survey
 from mmserve.core import Busy
 
 
