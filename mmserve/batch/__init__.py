@@ -1,7 +1,7 @@
 """The video and picture question batch tool: a file of rows in, a file of records out.
 
 Owns: the form of rows and records, the output file's lock, taking up a killed run again.
-Knows the engine only as `core.Client`, a server as `Endpoint`. Called by `cli`.
+Knows the engine only as `core.Client`, servers as a `Fleet`. Called by `cli`.
 
     rows.jsonl -> parse_row -> request_of -> Asker -> Record -> OutputFile -> answers.jsonl
 """
@@ -9,7 +9,7 @@ Knows the engine only as `core.Client`, a server as `Endpoint`. Called by `cli`.
 from mmserve.batch.answering import BatchSettings
 from mmserve.batch.asker import Asker, AskTicket
 from mmserve.batch.asks import AskSettings, media_source, request_of
-from mmserve.batch.endpoint import Endpoint, EndpointTicket
+from mmserve.batch.objects import Spool, StoreSettings
 from mmserve.batch.output import KeptRecord, OutputFile, OutputMode
 from mmserve.batch.records import (
     Answer,
@@ -20,9 +20,11 @@ from mmserve.batch.records import (
     record_line,
     refused_record,
 )
+from mmserve.batch.remote import Fleet, ServerCount, server_urls
 from mmserve.batch.rows import Row, RowFault, numbered_lines, parse_row
 from mmserve.batch.runner import BatchRun, answer_file
 from mmserve.batch.summary import Summary, Tally
+from mmserve.batch.whole import WholeAnswer, WholeTicket
 
 __all__ = [
     "Answer",
@@ -31,16 +33,20 @@ __all__ = [
     "Asker",
     "BatchRun",
     "BatchSettings",
-    "Endpoint",
-    "EndpointTicket",
+    "Fleet",
     "KeptRecord",
     "OutputFile",
     "OutputMode",
     "Record",
     "Row",
     "RowFault",
+    "ServerCount",
+    "Spool",
+    "StoreSettings",
     "Summary",
     "Tally",
+    "WholeAnswer",
+    "WholeTicket",
     "answer_file",
     "answered_record",
     "fault_record",
@@ -51,4 +57,5 @@ __all__ = [
     "record_line",
     "refused_record",
     "request_of",
+    "server_urls",
 ]

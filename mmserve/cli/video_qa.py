@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,18 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from mmserve.batch import (
-    Asker,
     AskSettings,
     BatchRun,
     BatchSettings,
-    Endpoint,
     OutputMode,
+    StoreSettings,
     Summary,
 )
 from mmserve.cli import console
-from mmserve.cli.engines import opener_of
+from mmserve.cli.askers import AskerFlags, check_askers, open_asker
 from mmserve.cli.flags import ENGINE, FlagGroup, Settings, with_settings
-from mmserve.core import BadRequest, EngineConfig
+from mmserve.core import BadRequest
 
 __all__ = ["RunFlags", "summary_line", "video_qa"]
 
@@ -34,8 +32,6 @@ def _flag(default: Any, doc: str, low: int | None = None) -> Any:  # noqa: ANN40
 class RunFlags:
     """How to run the file."""
 
-    url: str | None = _flag(None, "server to ask, in place of an engine in this process")
-    api_key: str | None = _flag(None, "key for that server")
     concurrency: int = _flag(32, "questions under way at once", 1)
     resume: bool = _flag(default=False, doc="go on with the run that OUTPUT is of")
     retry_errors: bool = _flag(default=False, doc="as --resume, and ask failed rows again")
@@ -53,7 +49,13 @@ class RunFlags:
         return OutputMode.RESUME if self.resume else OutputMode.NEW
 
 
-FLAGS = (FlagGroup(RunFlags, "Run"), FlagGroup(AskSettings, "Rows that are silent"), *ENGINE)
+FLAGS = (
+    FlagGroup(RunFlags, "Run"),
+    FlagGroup(AskerFlags, "Who answers"),
+    FlagGroup(StoreSettings, "Object stores"),
+    FlagGroup(AskSettings, "Rows that are silent"),
+    *ENGINE,
+)
 
 
 @with_settings(FLAGS)
@@ -89,9 +91,8 @@ def video_qa(
     refused. OUTPUT is locked while a run writes it.
     """
     flags, config = settings.of(RunFlags), settings.engine()
-    if flags.url is not None and config != EngineConfig():
-        message = "--url is given, and flags of an engine"
-        raise BadRequest(message, field="url", reason="several", hint="give them to the server")
+    askers = settings.of(AskerFlags)
+    check_askers(askers, config)
     batch = BatchSettings(
         ask=settings.of(AskSettings), mode=flags.mode(), concurrency=flags.concurrency
     )
@@ -99,7 +100,14 @@ def video_qa(
         summary = run.summary()
         if run.num_left or batch.mode is OutputMode.OVERWRITE:
             with (
-                _open_asker(ctx, flags, config) as client,
+                open_asker(
+                    ctx,
+                    askers,
+                    config,
+                    settings.of(StoreSettings),
+                    concurrency=flags.concurrency,
+                    is_quiet=quiet,
+                ) as client,
                 console.bar("questions", is_quiet=quiet) as move,
             ):
                 summary = run.answer(client, lambda now: move(now.num_done, now.total))
@@ -107,14 +115,6 @@ def video_qa(
         console.note(summary_line(summary))
     if summary.has_failed_rows:
         raise typer.Exit(3)
-
-
-def _open_asker(
-    ctx: typer.Context, flags: RunFlags, config: EngineConfig
-) -> AbstractContextManager[Asker]:
-    if flags.url is None:
-        return opener_of(ctx)(config)
-    return Endpoint(flags.url, flags.api_key, concurrency=flags.concurrency)
 
 
 def summary_line(summary: Summary) -> str:
