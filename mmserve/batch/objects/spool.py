@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from mmserve.batch.asker import Asker, AskTicket
 from mmserve.batch.objects.disk import DiskLimits, ObjectDisk
 from mmserve.batch.objects.permits import ObjectAddress, Permits, is_object
-from mmserve.batch.objects.stores import check_stores, download
+from mmserve.batch.objects.stores import Stores, check_stores
 from mmserve.batch.whole import WholeAnswer, WholeTicket
 from mmserve.core import (
     Aborted,
@@ -97,6 +97,7 @@ class Spool:
         self._asker = asker
         self._permits = Permits(settings.allow_store)
         check_stores(self._permits.schemes)
+        self._stores = Stores()
         self._limit_bytes = settings.max_object_bytes or max_media_bytes
         self._timeout_s = settings.store_timeout_s
         limits = DiskLimits(
@@ -158,7 +159,7 @@ class Spool:
             )
 
     def _fetch(self, address: ObjectAddress, target: Path, is_over: Callable[[], bool]) -> int:
-        return download(
+        return self._stores.download(
             address,
             target,
             limit_bytes=self._limit_bytes,

@@ -6,6 +6,7 @@ Credentials are the store's package's business: it finds them as it always does.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,7 +18,7 @@ from mmserve.core import BackendFailed, BadRequest, MediaRefused, MissingExtra, 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["check_stores", "download"]
+__all__ = ["Stores", "check_stores"]
 
 _CHUNK_BYTES = 1 << 20
 _PACKAGES = {
@@ -41,44 +42,68 @@ def check_stores(schemes: Iterable[str]) -> None:
         _kind_of(scheme)
 
 
-def download(
-    address: ObjectAddress,
-    target: Path,
-    *,
-    limit_bytes: int,
-    deadline_s: float,
-    is_over: Callable[[], bool] = lambda: False,
-) -> int:
-    """Write an object to a new file; its bytes. Cost: one reading of the object.
+class Stores:
+    """Opens stores and reads objects of them. Safe from any thread.
 
-    Args:
-        address: permitted.
-        target: the file; it may be half there if an error is raised.
-        limit_bytes: most bytes.
-        deadline_s: time of `time.monotonic` by which it must be there, seen at each MiB.
-        is_over: asked likewise; then it stops.
-
-    Raises MediaRefused if the object is missing, forbidden, empty or too large; BackendFailed
-    for what may pass, as a store that does not answer.
+    A store that can be shared by threads is opened once; fsspec itself would open one a thread.
     """
-    try:
-        store, path = _opened(address)
-        _check_size(address, store.info(path).get("size"), limit_bytes)
-        with store.open(path, "rb") as source, target.open("xb") as file:
-            num_bytes = 0
-            while chunk := source.read(_CHUNK_BYTES):
-                num_bytes += len(chunk)
-                _check_size(address, num_bytes, limit_bytes)
-                if is_over() or time.monotonic() > deadline_s:
-                    raise TimeoutError("the time for one object is over")
-                file.write(chunk)
-    except MmserveError:
-        raise
-    except Exception as error:  # stores raise what their packages like
-        raise _error_of(address, error) from error
-    if not num_bytes:
-        raise MediaRefused(f"{address}: the object is empty", reason="undecodable")
-    return num_bytes
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shared: dict[tuple[str, str], AbstractFileSystem] = {}
+
+    def download(
+        self,
+        address: ObjectAddress,
+        target: Path,
+        *,
+        limit_bytes: int,
+        deadline_s: float,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> int:
+        """Write an object to a new file; its bytes. Cost: one reading of the object.
+
+        Args:
+            address: permitted.
+            target: the file; it may be half there if an error is raised.
+            limit_bytes: most bytes.
+            deadline_s: time of `time.monotonic` by which it must be there, seen at each MiB.
+            is_over: asked likewise; then it stops.
+
+        Raises MediaRefused if the object is missing, forbidden, empty or too large;
+        BackendFailed for what may pass, as a store that does not answer.
+        """
+        try:
+            store, path = self._opened(address)
+            _check_size(address, store.info(path).get("size"), limit_bytes)
+            with store.open(path, "rb") as source, target.open("xb") as file:
+                num_bytes = 0
+                while chunk := source.read(_CHUNK_BYTES):
+                    num_bytes += len(chunk)
+                    _check_size(address, num_bytes, limit_bytes)
+                    if is_over() or time.monotonic() > deadline_s:
+                        raise TimeoutError("the time for one object is over")
+                    file.write(chunk)
+        except MmserveError:
+            raise
+        except Exception as error:  # stores raise what their packages like
+            raise _error_of(address, error) from error
+        if not num_bytes:
+            raise MediaRefused(f"{address}: the object is empty", reason="undecodable")
+        return num_bytes
+
+    def _opened(self, address: ObjectAddress) -> tuple[AbstractFileSystem, str]:
+        kind = _kind_of(address.scheme)
+        text = str(address)
+        options = kind._get_kwargs_from_urls(text)
+        path = str(kind._strip_protocol(text))
+        if not kind.async_impl:
+            return kind(**options, skip_instance_cache=True), path
+        key = (address.scheme, repr(sorted(options.items())))
+        with self._lock:
+            if key not in self._shared:
+                self._shared[key] = kind(**options)
+            return self._shared[key], path
 
 
 def _check_size(address: ObjectAddress, num_bytes: int | None, limit_bytes: int) -> None:
@@ -88,13 +113,6 @@ def _check_size(address: ObjectAddress, num_bytes: int | None, limit_bytes: int)
             hint="--max-object-bytes raises it",
             reason="too_large",
         )
-
-
-def _opened(address: ObjectAddress) -> tuple[AbstractFileSystem, str]:
-    kind = _kind_of(address.scheme)
-    text = str(address)
-    store = kind(**kind._get_kwargs_from_urls(text))
-    return store, str(kind._strip_protocol(text))
 
 
 def _kind_of(scheme: str) -> Any:  # noqa: ANN401 - a class of an untyped package

@@ -75,7 +75,7 @@ def answer_groups(
                 for row in group["rows"]:
                     file.write(numbered_content(GroupRow(**row)) + b"\n")
                     places.append((number, row["line"]))
-        answer_file(source, target, client, replace(settings, mode=OutputMode.NEW))
+        answer_file(client, source, target, replace(settings, mode=OutputMode.NEW))
         records: list[list[bytes]] = [[] for _ in groups]
         with target.open("rb") as file:
             for record in file:

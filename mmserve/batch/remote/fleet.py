@@ -23,7 +23,15 @@ from mmserve.batch.remote.board import Board, ServerCount
 from mmserve.batch.remote.server import Lost, Server
 from mmserve.batch.remote.watch import Watch
 from mmserve.batch.whole import WholeAnswer, WholeTicket
-from mmserve.core import Aborted, BackendFailed, BadRequest, CallTimeout, MmserveError, Request
+from mmserve.core import (
+    Aborted,
+    BackendFailed,
+    BadRequest,
+    Broken,
+    CallTimeout,
+    MmserveError,
+    Request,
+)
 
 __all__ = ["Fleet"]
 
@@ -35,13 +43,23 @@ _FIRST_PROBE_S = 0.5
 
 @dataclass(slots=True)
 class _Call:
-    """A question under way; `server` is who is asked at this moment."""
+    """A question under way.
+
+    Args:
+        request: under an id that no other call has.
+        key: of its group.
+        server: who is asked at this moment.
+        is_cancelled: whether nobody waits for it.
+        num_broken: calls that broke though the server is well.
+        num_downs: calls after which the server was not well.
+    """
 
     request: Request
     key: bytes
     server: Server | None = None
     is_cancelled: bool = False
     num_broken: int = 0
+    num_downs: int = 0
 
 
 class Fleet:
@@ -54,7 +72,8 @@ class Fleet:
         on_change: told in a sentence when a server is lost or is back; from any thread.
         first_probe_s: pause before a lost server is looked at; doubled after each look.
 
-    Raises BadRequest for addresses that are none, BackendFailed if no server is ready.
+    Raises BadRequest for addresses that are none and for servers of different models,
+    BackendFailed if no server is ready.
     """
 
     def __init__(
@@ -75,9 +94,10 @@ class Fleet:
         self._run_id = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mmserve-batch")
+        self._model: str | None = None
         self._watch = Watch(
             self._board,
-            lambda url: self._servers[url].check_ready(),
+            self._check_back,
             first_s=first_probe_s,
             on_back=lambda url: on_change(f"{url} answers again"),
         )
@@ -120,17 +140,43 @@ class Fleet:
         )
 
     def _begin(self) -> None:
-        """Look at every server at once. Raises the error of one if none is ready."""
-        looks = {url: self._pool.submit(s.check_ready) for url, s in self._servers.items()}
+        """Look at every server at once.
+
+        Raises BackendFailed if none is ready, BadRequest if two serve different models.
+        """
+        looks = {url: self._pool.submit(self._look, url) for url in self._servers}
         errors: list[MmserveError] = []
         for url, look in looks.items():
             try:
-                look.result()
+                name = look.result()
             except MmserveError as error:
                 errors.append(error)
                 self._take_out(url, error)
+            else:
+                self._check_model(url, name)
         if len(errors) == len(looks):
             raise _none_ready(errors)
+
+    def _look(self, url: str) -> str | None:
+        """The model of a server that is ready. Raises BackendFailed if it is not."""
+        server = self._servers[url]
+        server.check_ready()
+        return server.model_name()
+
+    def _check_back(self, url: str) -> None:
+        """Raise what keeps a server that was lost from being asked again."""
+        self._check_model(url, self._look(url))
+
+    def _check_model(self, url: str, name: str | None) -> None:
+        """Raise BadRequest if it is another than the first. Changes: the first is noted."""
+        self._model = self._model or name
+        if name is not None and name != self._model:
+            raise BadRequest(
+                f"{url} serves the model {name!r}, the servers before serve {self._model!r}",
+                field="url",
+                reason="conflict",
+                hint="name servers of one model",
+            )
 
     def _answer(self, call: _Call) -> WholeAnswer:
         for _ in range(_MAX_ASKS):
@@ -172,8 +218,13 @@ class Fleet:
         if lost.is_silence and is_ready:
             self._servers[url].abort(call.request.request_id)
             raise CallTimeout(lost.error.message, hint="the server is well") from lost
-        call.num_broken += lost.was_sent
-        if call.num_broken >= _MAX_BROKEN:  # it may be the question that brings them down
+        call.num_broken += is_ready
+        call.num_downs += lost.was_sent and not is_ready
+        if call.num_downs >= _MAX_BROKEN:
+            message = f"{_MAX_BROKEN} servers were lost with this question under way"
+            hint = "it may be what brings them down; --retry-errors asks it again"
+            raise Broken(message, hint=hint) from lost
+        if call.num_broken >= _MAX_BROKEN:
             message = f"{_MAX_BROKEN} calls broke, the last: {lost.error.message}"
             raise BackendFailed(message, status=None) from lost
 
@@ -189,6 +240,8 @@ class Fleet:
         raise error
 
     def _is_ready(self, url: str) -> bool:
+        if url in self._board.out():
+            return False
         try:
             self._servers[url].check_ready()
         except MmserveError:

@@ -94,6 +94,18 @@ class Server:
         except self._errors as error:
             raise self._lost(error).error from error
 
+    def model_name(self) -> str | None:
+        """The model that it says it serves; None if it does not say. Raises BackendFailed."""
+        try:
+            response = self._http.get("/model_info", timeout=_CONNECT_S)
+        except self._errors as error:
+            raise self._lost(error).error from error
+        try:
+            name = response.json()["model_path"] if response.is_success else None
+        except (ValueError, KeyError, TypeError):
+            return None
+        return name if isinstance(name, str) else None
+
     def ask(self, request: Request) -> WholeAnswer:
         """The whole answer. Raises Lost, or the refusal that the server gave.
 

@@ -66,7 +66,7 @@ class Uploads:
         self._post = post
         self._delete = delete
         self._errors = errors
-        self._no_name = (MmserveError, TimeoutError, *errors)
+        self._no_name: tuple[type[Exception], ...] = (MmserveError, TimeoutError, *errors)
         self._lock = threading.Lock()
         self._held: OrderedDict[_Key, Held] = OrderedDict()  # least recently used first
         self._has_route = True

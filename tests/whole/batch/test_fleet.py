@@ -1,16 +1,20 @@
 """A fleet of real servers: groups stay whole, files are sent once, losses cost no answer."""
 
+import json
 import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from support.scripted_client import ScriptedClient
+from typer.testing import CliRunner
 
 from mmserve.batch import AskSettings, Fleet, Row, read_answer, request_of
+from mmserve.cli import app
 from mmserve.core import (
     BackendFailed,
     BadRequest,
@@ -164,3 +168,36 @@ def test_a_refusal_stays_with_its_question():
         with pytest.raises(BadRequest, match="address"):
             read_answer(ticket)
         assert (fleet.counts()[0].refused, fleet.counts()[0].is_up) == (1, True)
+
+
+def test_servers_of_two_models_are_no_fleet():
+    """Answers of one run come from one model; both are named."""
+    other = ScriptedClient()
+    other.model = replace(other.model, name="other")
+    with (
+        RunningServer(ScriptedClient()) as one,
+        RunningServer(other) as two,
+        pytest.raises(BadRequest, match=r"'other'.*'scripted'"),
+    ):
+        Fleet((one.url, two.url))
+
+
+def test_a_file_over_two_servers(tmp_path):
+    """`video-qa --url U1,U2` tells each server's share; a store needs a permission."""
+    rows, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [
+        {"video": clip_in(tmp_path, f"{n}.mp4"), "questions": ["a", "b"]} for n in range(8)
+    ]
+    lines.append({"video": "s3://bucket/a.mp4", "question": "c"})
+    rows.write_text("\n".join(map(json.dumps, lines)))
+    with RunningServer(ScriptedClient()) as one, RunningServer(ScriptedClient()) as two:
+        arguments = ["video-qa", str(rows), "-o", str(output), "--url", f"{one.url},{two.url}"]
+        result = CliRunner().invoke(app, arguments)
+    records = [json.loads(line) for line in output.read_text().splitlines()]
+    assert result.exit_code == 3
+    assert Counter(record["answer"] for record in records) == {"A": 8, "B": 8, None: 1}
+    error = next(record["error"] for record in records if record["error"])
+    assert "s3://bucket/a.mp4" in error["message"]
+    assert "--allow-store s3://bucket/" in error["message"]
+    assert f"{one.url}: " in result.stderr
+    assert f"{two.url}: " in result.stderr

@@ -40,7 +40,7 @@ def expected(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     source, target = folder / "in.jsonl", folder / "out.jsonl"
     source.write_bytes(b"\n".join(LINES))
-    answer_file(source, target, ScriptedClient(), BatchSettings())
+    answer_file(ScriptedClient(), source, target, BatchSettings())
     return plain(record_of(line) for line in target.read_bytes().splitlines())
 
 

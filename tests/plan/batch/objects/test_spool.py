@@ -4,8 +4,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from support.scripted_client import ScriptedClient
 
 from mmserve.batch import AskSettings, Row, Spool, StoreSettings, read_answer, request_of
@@ -22,21 +22,20 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def store():
-    """An empty store in memory, which counts how often an object is opened."""
-    memory = fsspec.filesystem("memory")
+def store(monkeypatch):
+    """An empty store in memory, which notes the objects that are opened."""
+    memory = MemoryFileSystem()
     memory.store.clear()
     memory.opened = []
-    plain = memory._open
+    plain = MemoryFileSystem._open
 
-    def opened(path, mode="rb", **options):
+    def opened(self, path, mode="rb", **options):
         if mode == "rb":
             memory.opened.append(path)
-        return plain(path, mode, **options)
+        return plain(self, path, mode, **options)
 
-    memory._open = opened
+    monkeypatch.setattr(MemoryFileSystem, "_open", opened)
     yield memory
-    del memory._open
     memory.store.clear()
 
 
@@ -153,13 +152,13 @@ def test_what_is_not_permitted_is_never_opened(store):
 def test_what_may_pass_is_told_from_what_stays(store, monkeypatch, raised, kind):
     """Forbidden is the row's; a store that does not answer is tried again by who asks again."""
 
-    def fail(path, **options):
+    def fail(self, path, **options):
         raise raised
 
     store.pipe("bucket/a", b"late")
     with spool_for(Reader()) as spool:
         with monkeypatch.context() as patch:
-            patch.setattr(store, "info", fail)
+            patch.setattr(MemoryFileSystem, "info", fail)
             with pytest.raises(kind, match="memory://bucket/a"):
                 read_answer(asked(spool, "a"))
         assert read_answer(asked(spool, "a")).text == "late"
@@ -168,14 +167,14 @@ def test_what_may_pass_is_told_from_what_stays(store, monkeypatch, raised, kind)
 def test_a_store_that_hangs_is_given_up(store, monkeypatch):
     """After the time limit the row is told, others go on, and the end does not wait."""
     store.pipe("bucket/good", b"good")
-    plain = store.info
+    plain = MemoryFileSystem.info
 
-    def hang(path, **options):
+    def hang(self, path, **options):
         if path.endswith("bad"):
             time.sleep(2)
-        return plain(path, **options)
+        return plain(self, path, **options)
 
-    monkeypatch.setattr(store, "info", hang)
+    monkeypatch.setattr(MemoryFileSystem, "info", hang)
     begin = time.monotonic()
     with spool_for(Reader(), store_timeout_s=0.1) as spool:
         bad, good = asked(spool, "bad"), asked(spool, "good")
@@ -204,7 +203,7 @@ def test_a_hint_fetches_ahead(store):
 def test_a_spool_that_ends_lets_everybody_go(store, monkeypatch):
     """Closing it while objects are on their way ends their questions."""
     store.pipe("bucket/a", b"red")
-    monkeypatch.setattr(store, "info", lambda path, **options: time.sleep(1))
+    monkeypatch.setattr(MemoryFileSystem, "info", lambda *given, **options: time.sleep(1))
     spool = spool_for(Reader())
     ticket = asked(spool, "a")
     with ThreadPoolExecutor(1) as pool:
