@@ -11,10 +11,10 @@ import typer
 
 from mmserve.batch import Asker, Fleet, ServerCount, Spool, StoreSettings
 from mmserve.cli import console
-from mmserve.cli.engines import opener_of
+from mmserve.cli.engines import open_engine, opener_of
 from mmserve.core import BadRequest, EngineConfig
 
-__all__ = ["AskerFlags", "check_askers", "open_asker", "server_lines"]
+__all__ = ["AskerFlags", "check_askers", "open_asker", "open_worker", "server_lines"]
 
 
 def _flag(default: Any, doc: str) -> Any:  # noqa: ANN401
@@ -56,6 +56,19 @@ def open_asker(
         limit_bytes = config.media.max_media_bytes
         spool = Spool(asker, stores, max_media_bytes=limit_bytes, concurrency=concurrency)
         yield stack.enter_context(spool)
+
+
+@contextmanager
+def open_worker(
+    config: EngineConfig, stores: StoreSettings, concurrency: int
+) -> Iterator[Asker]:
+    """What a worker of a cluster asks; found there by its name."""
+    limit_bytes = config.media.max_media_bytes
+    with (
+        open_engine(config) as client,
+        Spool(client, stores, max_media_bytes=limit_bytes, concurrency=concurrency) as spool,
+    ):
+        yield spool
 
 
 @contextmanager

@@ -9,6 +9,6 @@ Ray is an extra; only `cluster.py` imports it.
 """
 
 from mmserve.batch.ray.cluster import RaySettings, answered_groups
-from mmserve.batch.ray.wire import GroupRow
+from mmserve.batch.ray.wire import GroupRow, groups_of
 
-__all__ = ["GroupRow", "RaySettings", "answered_groups"]
+__all__ = ["GroupRow", "RaySettings", "answered_groups", "groups_of"]

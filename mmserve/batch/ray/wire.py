@@ -10,12 +10,20 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from mmserve.batch.records import Record
 from mmserve.core import CacheUse, Timing, Usage
 
-__all__ = ["GroupRow", "blocks_of", "numbered_content", "record_at", "record_of"]
+__all__ = [
+    "GroupRow",
+    "PlannedRow",
+    "blocks_of",
+    "groups_of",
+    "numbered_content",
+    "record_at",
+    "record_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,32 @@ class GroupRow:
 
     line: int
     content: bytes = field(repr=False)
+
+
+class PlannedRow(Protocol):
+    """A row whose turn it is, as the plan gives it."""
+
+    @property
+    def line(self) -> int:
+        """Of the input, from 1."""
+        ...
+
+    @property
+    def group_id(self) -> bytes | None:
+        """The same for rows about the same media."""
+        ...
+
+    @property
+    def content(self) -> bytes:
+        """Its JSON object."""
+        ...
+
+
+def groups_of(planned: Iterable[PlannedRow]) -> Iterator[tuple[int, list[GroupRow]]]:
+    """Rows that follow each other and have one group, numbered. Memory: one group."""
+    runs = itertools.groupby(planned, key=lambda row: row.group_id)
+    for number, (_, rows) in enumerate(runs):
+        yield number, [GroupRow(row.line, row.content) for row in rows]
 
 
 def blocks_of(
