@@ -8,7 +8,7 @@ Owns: the data set, what goes over the wire, which resources a worker takes. Cal
 Ray is an extra; only `cluster.py` imports it.
 """
 
-from mmserve.batch.ray.cluster import RaySettings, answered_groups
-from mmserve.batch.ray.wire import GroupRow, groups_of
+from mmserve.batch.ray.cluster import Cluster, RaySettings, answered_groups
+from mmserve.batch.ray.wire import GroupRow
 
-__all__ = ["GroupRow", "RaySettings", "answered_groups", "groups_of"]
+__all__ = ["Cluster", "GroupRow", "RaySettings", "answered_groups"]

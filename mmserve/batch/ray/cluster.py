@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from mmserve.batch.answering import BatchSettings
-from mmserve.batch.ray.wire import GroupRow, blocks_of, record_of
+from mmserve.batch.elsewhere import PlannedRow
+from mmserve.batch.ray.wire import GroupRow, blocks_of, groups_of, record_of
 from mmserve.batch.ray.worker import GroupWorker, OpenAsker, WorkerSettings
 from mmserve.batch.records import Record
 from mmserve.core import Broken, MissingExtra, MmserveError
 
-__all__ = ["RaySettings", "answered_groups"]
+__all__ = ["Cluster", "RaySettings", "answered_groups"]
 
 _GROUPS_A_BLOCK = 8
 
@@ -40,6 +41,25 @@ class RaySettings:
         None, "most workers; default: one a GPU, without GPUs one", 1
     )
     ray_cpus: int = _setting(1, "processors that a worker without a GPU takes", 1)
+
+
+class Cluster:
+    """Answers the rows of a plan on a Ray cluster; see `answered_groups`."""
+
+    def __init__(
+        self, open_asker: OpenAsker, batch: BatchSettings, settings: RaySettings
+    ) -> None:
+        self._open_asker = open_asker
+        self._batch = batch
+        self._settings = settings
+
+    def answered(self, planned: Iterable[PlannedRow]) -> Iterator[Sequence[Record]]:
+        """The records of each group, as they come. Raises what `answered_groups` raises."""
+        groups = groups_of(planned)
+        for _, records in answered_groups(
+            groups, self._open_asker, self._batch, self._settings
+        ):
+            yield records
 
 
 def answered_groups(

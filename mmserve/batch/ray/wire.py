@@ -10,20 +10,13 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from mmserve.batch.elsewhere import PlannedRow
 from mmserve.batch.records import Record
 from mmserve.core import CacheUse, Timing, Usage
 
-__all__ = [
-    "GroupRow",
-    "PlannedRow",
-    "blocks_of",
-    "groups_of",
-    "numbered_content",
-    "record_at",
-    "record_of",
-]
+__all__ = ["GroupRow", "blocks_of", "groups_of", "numbered_content", "record_at", "record_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +25,6 @@ class GroupRow:
 
     line: int
     content: bytes = field(repr=False)
-
-
-class PlannedRow(Protocol):
-    """A row whose turn it is, as the plan gives it."""
-
-    @property
-    def line(self) -> int:
-        """Of the input, from 1."""
-        ...
-
-    @property
-    def group_id(self) -> bytes | None:
-        """The same for rows about the same media."""
-        ...
-
-    @property
-    def content(self) -> bytes:
-        """Its JSON object."""
-        ...
 
 
 def groups_of(planned: Iterable[PlannedRow]) -> Iterator[tuple[int, list[GroupRow]]]:
