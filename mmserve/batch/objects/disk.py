@@ -224,6 +224,8 @@ class ObjectDisk:
         hint = "--store-timeout-s gives it longer"
         _fail(kept.fetched, BackendFailed(message, hint=hint, status=None))
         turn()
+        with self._changed:
+            self._changed.notify_all()
 
 
 class _Once:
