@@ -7,6 +7,7 @@ this process holds references to them and the block it reads.
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -149,6 +150,7 @@ def _data_set(
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     blocks = blocks_of(groups, _GROUPS_A_BLOCK)
     return ray.data.from_arrow_refs(
         [ray.put(arrow.Table.from_pylist(block)) for block in blocks]
@@ -160,4 +162,4 @@ def _resources(ray: Any, settings: RaySettings) -> dict[str, Any]:  # noqa: ANN4
     num_gpus = int(ray.cluster_resources().get("GPU", 0))
     most = settings.ray_workers or num_gpus or 1
     own = {"num_gpus": 1} if num_gpus else {"num_cpus": settings.ray_cpus}
-    return {**own, "concurrency": (1, most)}
+    return {**own, "compute": ray.data.ActorPoolStrategy(min_size=1, max_size=most)}
