@@ -81,6 +81,7 @@ def test_without_ray_the_error_says_what_to_install():
 
 
 @needs_ray
+@pytest.mark.filterwarnings("ignore")  # Ray warns of itself
 def test_two_workers_give_the_records_of_one_process(expected, cluster):
     """Every question has one record, and it says the same."""
     settings = RaySettings(ray=True, ray_workers=2)
@@ -89,6 +90,7 @@ def test_two_workers_give_the_records_of_one_process(expected, cluster):
 
 
 @needs_ray
+@pytest.mark.filterwarnings("ignore")  # Ray warns of itself
 def test_a_killed_worker_loses_nothing(expected, cluster, tmp_path):
     """Its groups are answered by another; every question still has one record."""
     settings = RaySettings(ray=True, ray_workers=2)
