@@ -1,7 +1,7 @@
 """The video and picture question batch tool: a file of rows in, a file of records out.
 
 Owns: the form of rows and records, the order of the work, the output file and its lock,
-taking up a killed run again. Knows the engine only as `core.Client`, a server as `Endpoint`.
+taking up a killed run again. Knows the engine only as `core.Client`, servers as a `Fleet`.
 Called by `cli`.
 
     rows -> Rows -> JobIndex -> Plan -> request_of -> Asker -> Record -> JobIndex, then answers
@@ -11,9 +11,10 @@ Called by `cli`.
 from mmserve.batch.answering import BatchSettings
 from mmserve.batch.asker import Asker, AskTicket
 from mmserve.batch.asks import media_source, request_of
-from mmserve.batch.endpoint import Endpoint, EndpointTicket
+from mmserve.batch.elsewhere import Elsewhere
 from mmserve.batch.faults import Backoff
 from mmserve.batch.formats import RawRow, is_table, write_table
+from mmserve.batch.objects import Spool, StoreSettings
 from mmserve.batch.output import OutputFile, OutputMode
 from mmserve.batch.records import (
     Answer,
@@ -24,11 +25,13 @@ from mmserve.batch.records import (
     record_line,
     refused_record,
 )
+from mmserve.batch.remote import Fleet, ServerCount, server_urls
 from mmserve.batch.row import Row, RowFault
 from mmserve.batch.rows import Rows, numbered_lines, parse_row
 from mmserve.batch.runner import BatchRun, answer_file, progress_path
 from mmserve.batch.settings import AskSettings, RowSettings
 from mmserve.batch.summary import Summary, Tally
+from mmserve.batch.whole import WholeAnswer, WholeTicket
 
 __all__ = [
     "Answer",
@@ -38,8 +41,8 @@ __all__ = [
     "Backoff",
     "BatchRun",
     "BatchSettings",
-    "Endpoint",
-    "EndpointTicket",
+    "Elsewhere",
+    "Fleet",
     "OutputFile",
     "OutputMode",
     "RawRow",
@@ -48,8 +51,13 @@ __all__ = [
     "RowFault",
     "RowSettings",
     "Rows",
+    "ServerCount",
+    "Spool",
+    "StoreSettings",
     "Summary",
     "Tally",
+    "WholeAnswer",
+    "WholeTicket",
     "answer_file",
     "answered_record",
     "fault_record",
@@ -62,5 +70,6 @@ __all__ = [
     "record_line",
     "refused_record",
     "request_of",
+    "server_urls",
     "write_table",
 ]

@@ -17,9 +17,11 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from mmserve.batch.ahead import Ahead, Next
 from mmserve.batch.asker import Asker, AskTicket
+from mmserve.batch.elsewhere import Elsewhere
 from mmserve.batch.faults import Backoff, Patience
 from mmserve.batch.formats import RawRow
 from mmserve.batch.job import Input, JobIndex, Kept, Plan, asked_digest
@@ -85,7 +87,7 @@ class Answering:
     """One pass over the plan.
 
     Args:
-        client: who answers.
+        client: who answers; for `do` it takes questions.
         index: committed; gets every record first.
         output: gets every record behind it.
         rows: reads contents of the plan.
@@ -96,7 +98,7 @@ class Answering:
 
     def __init__(
         self,
-        client: Asker,
+        client: Asker | Elsewhere,
         index: JobIndex,
         output: Output,
         rows: Input,
@@ -104,7 +106,7 @@ class Answering:
         tally: Tally,
         on_progress: Progress | None,
     ) -> None:
-        self._client = client
+        self._client = cast("Asker", client)  # one that is Elsewhere gets no question
         self._index = index
         self._output = output
         self._rows = rows
@@ -136,6 +138,17 @@ class Answering:
                 self._end(ended)
             self._ask_again()
             self._fill(ahead)
+
+    def take(self, plan: Plan, elsewhere: Elsewhere) -> None:
+        """Have others answer what is left; write it as it comes. Changes: as `do`."""
+        self._report()
+        self._write_faults(plan)
+        for records in elsewhere.answered(plan.rows()):
+            self._write([record for record in records if self._is_due(record)])
+
+    def _is_due(self, record: Record) -> bool:
+        done = self._index.records_of(record.line)
+        return (record.question_index, record.sample_index or 0) not in done
 
     def cancel(self) -> None:
         """End what is under way, and the threads that read it. Once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from mmserve.batch.asker import Asker
+from mmserve.batch.elsewhere import Elsewhere
 from mmserve.batch.job import LeastTokens, told_apart
 from mmserve.batch.records import Answer
 from mmserve.core import MmserveError, Request
@@ -22,7 +23,7 @@ class LeastCount:
         client: an engine of this process tells the tokens of its prompts; others do not.
     """
 
-    def __init__(self, client: Asker) -> None:
+    def __init__(self, client: Asker | Elsewhere) -> None:
         model = getattr(client, "model", None)
         self._placeholder_id: int | None = getattr(model, "image_token_id", None)
         self._is_known = self._placeholder_id is not None

@@ -9,6 +9,7 @@ from typing import Self
 
 from mmserve.batch.answering import Answering, BatchSettings, Progress
 from mmserve.batch.asker import Asker
+from mmserve.batch.elsewhere import Elsewhere
 from mmserve.batch.job import JobIndex, Plan, survey
 from mmserve.batch.output import OutputMode, open_output
 from mmserve.batch.rows import Rows
@@ -61,7 +62,7 @@ class BatchRun:
         """Records that are still due. Pure."""
         return self._num_due - sum(self._num_kept)
 
-    def answer(self, client: Asker, on_progress: Progress | None = None) -> Summary:
+    def answer(self, client: Asker | Elsewhere, on_progress: Progress | None = None) -> Summary:
         """Answer what is left, one record an answer. Call it once.
 
         A row that cannot be answered gives error records and the run goes on. On any exception,
@@ -81,7 +82,10 @@ class BatchRun:
             client, self._index, self._output, self._rows, self._settings, tally, on_progress
         )
         try:
-            answering.do(plan)
+            if isinstance(client, Elsewhere):
+                answering.take(plan, client)
+            else:
+                answering.do(plan)
         finally:
             answering.cancel()
         self._finish()
@@ -203,7 +207,7 @@ def progress_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.progress")
 
 
-def _model_facts(client: Asker) -> dict[str, object]:
+def _model_facts(client: Asker | Elsewhere) -> dict[str, object]:
     """What an engine says of its model; nothing for what does not."""
     model = getattr(client, "model", None)
     fingerprint = getattr(model, "fingerprint", None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from mmserve.batch.replies import error_of
+from mmserve.batch.remote import error_of
 from mmserve.cli import console
 from mmserve.cli.constrained import (
     CONSTRAINED,

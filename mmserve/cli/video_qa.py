@@ -14,15 +14,17 @@ from mmserve.batch import (
     AskSettings,
     BatchRun,
     BatchSettings,
-    Endpoint,
+    Elsewhere,
     OutputMode,
+    StoreSettings,
     Summary,
 )
+from mmserve.batch.ray import RaySettings
 from mmserve.cli import console
-from mmserve.cli.engines import opener_of
+from mmserve.cli.askers import AskerFlags, check_askers, open_asker, open_cluster
 from mmserve.cli.flags import ENGINE, FlagGroup, Settings, with_settings
 from mmserve.cli.row_flags import RowFlags
-from mmserve.core import BadRequest, EngineConfig
+from mmserve.core import BadRequest
 
 __all__ = ["RunFlags", "summary_line", "video_qa"]
 
@@ -35,8 +37,6 @@ def _flag(default: Any, doc: str, low: int | None = None) -> Any:  # noqa: ANN40
 class RunFlags:
     """How to run the file."""
 
-    url: str | None = _flag(None, "server to ask, in place of an engine in this process")
-    api_key: str | None = _flag(None, "key for that server")
     concurrency: int = _flag(32, "questions under way at once", 1)
     resume: bool = _flag(default=False, doc="go on with the run that OUTPUT is of")
     retry_errors: bool = _flag(default=False, doc="as --resume, and ask failed rows again")
@@ -67,6 +67,9 @@ class RunFlags:
 FLAGS = (
     FlagGroup(RunFlags, "Run"),
     FlagGroup(RowFlags, "Rows"),
+    FlagGroup(AskerFlags, "Who answers"),
+    FlagGroup(RaySettings, "Ray cluster"),
+    FlagGroup(StoreSettings, "Object stores"),
     FlagGroup(AskSettings, "Rows that are silent"),
     *ENGINE,
 )
@@ -108,9 +111,9 @@ def video_qa(
     refused. OUTPUT is locked while a run writes it.
     """
     flags, config = settings.of(RunFlags), settings.engine()
-    if flags.url is not None and config != EngineConfig():
-        message = "--url is given, and flags of an engine"
-        raise BadRequest(message, field="url", reason="several", hint="give them to the server")
+    askers = settings.of(AskerFlags)
+    cluster = settings.of(RaySettings)
+    check_askers(askers, config, cluster)
     batch = BatchSettings(
         ask=settings.of(AskSettings),
         rows=settings.of(RowFlags).settings(),
@@ -118,14 +121,14 @@ def video_qa(
         concurrency=flags.concurrency,
         open_clips=flags.open_clips,
         max_errors=flags.errors_allowed(),
-        fixed={} if flags.url is not None else {"model": config.model},
+        fixed={} if askers.url else {"model": config.model},
     )
     with BatchRun(rows, output, batch) as run:
         if not run.num_left:
             summary = run.settle()
         else:
             with (
-                _open_asker(ctx, flags, config) as client,
+                _open(ctx, settings, batch, is_quiet=quiet) as client,
                 console.bar("questions", is_quiet=quiet) as move,
             ):
                 summary = run.answer(client, lambda now: move(now.num_done, now.total))
@@ -135,12 +138,21 @@ def video_qa(
         raise typer.Exit(3)
 
 
-def _open_asker(
-    ctx: typer.Context, flags: RunFlags, config: EngineConfig
-) -> AbstractContextManager[Asker]:
-    if flags.url is None:
-        return opener_of(ctx)(config)
-    return Endpoint(flags.url, flags.api_key, concurrency=flags.concurrency)
+def _open(
+    ctx: typer.Context, settings: Settings, batch: BatchSettings, *, is_quiet: bool
+) -> AbstractContextManager[Asker | Elsewhere]:
+    config, stores = settings.engine(), settings.of(StoreSettings)
+    cluster = settings.of(RaySettings)
+    if cluster.ray:
+        return open_cluster(config, stores, batch, cluster)
+    return open_asker(
+        ctx,
+        settings.of(AskerFlags),
+        config,
+        stores,
+        concurrency=batch.concurrency,
+        is_quiet=is_quiet,
+    )
 
 
 def summary_line(summary: Summary) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmserve.batch.asks import media_source
-from mmserve.batch.endpoint import data_address
+from mmserve.batch.remote import data_address
 from mmserve.batch.row import RowFault
 from mmserve.batch.rows import json_object
 from mmserve.batch.values import CHECKS, CONSTRAINTS, SAMPLING, Fault, shown

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from mmserve.batch.calling import called, check
 from mmserve.batch.drift.asks import Ask
 from mmserve.batch.drift.said import Said, read_answer
+from mmserve.batch.remote import called, check
 from mmserve.core import BackendFailed, Busy, MmserveError, RequestRefused
 
 if TYPE_CHECKING:

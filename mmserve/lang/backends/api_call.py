@@ -23,8 +23,8 @@ from mmserve.core import (
     MmserveError,
     Output,
 )
+from mmserve.core.wire import error_from
 from mmserve.lang.backends.news import News
-from mmserve.lang.backends.replies import error_from
 
 __all__ = ["ApiCall", "api_error", "api_errors"]
 

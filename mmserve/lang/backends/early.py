@@ -8,9 +8,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from mmserve.core import ImagePart, MmserveError, VideoPart
+from mmserve.core.wire import wire_part
 from mmserve.lang.backends.transport import transport_errors
 from mmserve.lang.backends.uploads import Uploads
-from mmserve.lang.backends.wire import wire_part
 
 if TYPE_CHECKING:
     import httpx

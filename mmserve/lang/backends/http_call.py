@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmserve.core import Aborted, BackendFailed, MmserveError, NotFound, Output, Request
+from mmserve.core.wire import output_from
 from mmserve.lang.backends.news import News
-from mmserve.lang.backends.replies import events, output_from
+from mmserve.lang.backends.replies import events
 from mmserve.lang.backends.transport import refusal, transport_errors
 from mmserve.lang.backends.uploads import Uploads
 from mmserve.lang.backends.wire import request_body

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mmserve.core import BackendFailed, CallTimeout, MmserveError
-from mmserve.lang.backends.replies import error_from
+from mmserve.core.wire import error_from
 
 if TYPE_CHECKING:
     import httpx

@@ -31,7 +31,8 @@ from mmserve.core import (
     UrlSource,
     VideoPart,
 )
-from mmserve.lang.backends.replies import choice_scores, error_from, events, output_from
+from mmserve.core.wire import error_from, output_from
+from mmserve.lang.backends.replies import choice_scores, events
 from mmserve.lang.backends.wire import request_body
 
 PNG = BytesSource(b"\x89PNG")

@@ -9,8 +9,7 @@ import pytest
 from support.scripted_client import ScriptedClient, question_of
 from typer.testing import CliRunner
 
-from mmserve.batch import AskSettings, Endpoint, Row, read_answer, request_of
-from mmserve.batch.replies import ANSWER_ERRORS, parse_reply
+from mmserve.batch import AskSettings, Fleet, Row, read_answer, request_of
 from mmserve.cli import app
 from mmserve.core import (
     Aborted,
@@ -45,7 +44,7 @@ def row(clip, **fields: object) -> Row:
 
 def answer_of(client: ScriptedClient, asked: Row):
     """The answer to the row's first question through a server in front of `client`."""
-    with RunningServer(client) as server, Endpoint(server.url) as endpoint:
+    with RunningServer(client) as server, Fleet((server.url,)) as endpoint:
         return read_answer(endpoint.submit(request_of(asked, 0, AskSettings())))
 
 
@@ -133,7 +132,7 @@ def test_no_server_is_told_at_once():
         held.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{held.getsockname()[1]}"
         with pytest.raises(BackendFailed, match="cannot reach") as caught:
-            Endpoint(url)
+            Fleet((url,))
     assert caught.value.hint == "is the server running?"
 
 
@@ -142,9 +141,9 @@ def test_the_api_key_is_sent_and_a_wrong_one_is_not_the_rows_fault(clip):
     config = ServerConfig(port=0, api_key="secret")
     request = request_of(row(clip), 0, AskSettings())
     with RunningServer(ScriptedClient(), config) as server:
-        with Endpoint(server.url, "secret") as endpoint:
+        with Fleet((server.url,), "secret") as endpoint:
             assert read_answer(endpoint.submit(request)).text == "WHAT?"
-        with pytest.raises(BackendFailed), Endpoint(server.url, "wrong") as endpoint:
+        with pytest.raises(BackendFailed), Fleet((server.url,), "wrong") as endpoint:
             read_answer(endpoint.submit(request))
 
 
@@ -159,7 +158,7 @@ def test_a_cancelled_question_is_over_at_once(clip):
 
     client.rule = rule
     requests = [request_of(row(clip, line=n), 0, AskSettings()) for n in range(5)]
-    with RunningServer(client) as server, Endpoint(server.url, concurrency=1) as endpoint:
+    with RunningServer(client) as server, Fleet((server.url,), concurrency=1) as endpoint:
         tickets = [endpoint.submit(request) for request in requests]
         for ticket in tickets[1:]:
             ticket.cancel()
@@ -204,10 +203,3 @@ def test_engine_flags_belong_to_the_server(tmp_path):
     arguments = ["video-qa", str(rows), "-o", str(tmp_path / "o"), "--url", "http://x"]
     result = CliRunner().invoke(app, [*arguments, "--model", "m"])
     assert (result.exit_code, "--url is given" in result.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("reply", [{"text": "hi"}, [1], {"text": "", "meta_info": None}])
-def test_a_reply_of_another_form_is_recognised(reply):
-    """Something else that speaks HTTP gives one of the errors that are mapped, no other."""
-    with pytest.raises(ANSWER_ERRORS):
-        parse_reply(reply, "x")

@@ -15,7 +15,7 @@ from support.live import ENDLESS, Live, live, picture
 from support.oracle import Asker, Reply, differ, image_part, same
 
 import mmserve as sgl
-from mmserve.batch import BatchSettings, Endpoint, Summary, answer_file
+from mmserve.batch import BatchSettings, Fleet, Summary, answer_file
 from mmserve.core import Aborted, SchedConfig
 
 IMAGE_TOKENS = 100
@@ -355,7 +355,7 @@ def test_more_forks_than_places_come_in_waves(narrow: Live) -> None:
 def test_more_rows_than_places_come_in_waves(narrow: Live, tmp_path: Path) -> None:
     """O-SCH-06: fifty rows, ten at a time, each with a record, in order, without an error."""
     source, target = write_rows(tmp_path, max_tokens=4)
-    with Endpoint(narrow.url, concurrency=10) as endpoint:
+    with Fleet((narrow.url,), concurrency=10) as endpoint:
         summary = answer_file(endpoint, source, target, BatchSettings(concurrency=10))
     assert (summary.answered, summary.failed) == (NUM_ROWS, 0)
     records = [json.loads(line) for line in target.read_text().splitlines()]
@@ -371,7 +371,7 @@ def test_a_batch_that_is_stopped_leaves_the_server_free(narrow: Live, tmp_path: 
             narrow.wait(lambda found: found["running"] > 0)  # none for a moment between rows
             raise KeyboardInterrupt
 
-    with Endpoint(narrow.url, concurrency=10) as endpoint:
+    with Fleet((narrow.url,), concurrency=10) as endpoint:
         with pytest.raises(KeyboardInterrupt):
             answer_file(endpoint, source, target, BatchSettings(concurrency=10), stop_after_ten)
         answers_soon(narrow)
