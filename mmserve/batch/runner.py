@@ -36,6 +36,7 @@ class BatchRun:
             raise BadRequest(message, field="output", reason="same_file")
         self._source = source
         self._settings = settings
+        self._tally: Tally | None = None
         self._output = OutputFile(target, settings.mode)
         try:
             self._num_questions = _survey(source, self._output)
@@ -61,6 +62,7 @@ class BatchRun:
         """
         self._output.begin()
         tally = Tally.of(self._num_questions, self._output.kept.values())
+        self._tally = tally
         answering = Answering(client, self._output, self._settings, tally, on_progress)
         try:
             answering.do(self._source)
@@ -68,9 +70,13 @@ class BatchRun:
             answering.cancel()
         return tally.summary()
 
+    def tally(self) -> Tally:
+        """Counts so far; while the run works it goes on counting. Pure."""
+        return self._tally or Tally.of(self._num_questions, self._output.kept.values())
+
     def summary(self) -> Summary:
-        """Counts of a run that has not begun. Pure."""
-        return Tally.of(self._num_questions, self._output.kept.values()).summary()
+        """Sums so far. Pure."""
+        return self.tally().summary()
 
     def close(self) -> None:
         """Give the output back. Idempotent."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from mmserve.batch.counting import Counted
 from mmserve.batch.output import KeptRecord
 from mmserve.batch.records import Record
 
@@ -14,14 +15,18 @@ __all__ = ["Summary", "Tally"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a run did so far; counts are questions.
+    """What a run did so far; counts are questions unless they say otherwise.
 
     Args:
         total: questions in the input.
         answered, failed: records written by this run.
         kept_answered, kept_failed: records of an earlier run that were kept.
+        rows: rows of which this run wrote a record.
+        clips: answered rows about a clip.
+        frames: frames and pictures of answered rows, those of a row once.
         prompt_tokens, cached_tokens: over this run's answers.
         completion_tokens: over this run's answers.
+        tokens_least: prompt tokens to compute if none were computed twice; None if unknown.
         seconds: since the run began.
     """
 
@@ -30,15 +35,34 @@ class Summary:
     failed: int = 0
     kept_answered: int = 0
     kept_failed: int = 0
+    rows: int = 0
+    clips: int = 0
+    frames: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    tokens_least: int | None = None
     seconds: float = 0.0
 
     @property
     def num_done(self) -> int:
         """Questions that have a record."""
         return self.answered + self.failed + self.kept_answered + self.kept_failed
+
+    @property
+    def num_new(self) -> int:
+        """Records that this run wrote."""
+        return self.answered + self.failed
+
+    @property
+    def tokens_computed(self) -> int:
+        """Prompt tokens that were not in the cache."""
+        return self.prompt_tokens - self.cached_tokens
+
+    @property
+    def cached_share(self) -> float:
+        """Share of prompt tokens that came from the cache; 0 if there were none."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
     def has_failed_rows(self) -> bool:
@@ -48,7 +72,7 @@ class Summary:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a run so far."""
+    """Counts of a run so far; memory does not grow with rows."""
 
     total: int
     kept_answered: int
@@ -59,6 +83,8 @@ class Tally:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    tokens_least: int | None = None
+    counted: Counted = field(default_factory=Counted)
 
     @classmethod
     def of(cls, total: int, kept: Collection[KeptRecord]) -> Tally:
@@ -68,6 +94,7 @@ class Tally:
 
     def add(self, record: Record) -> None:
         """Count one written record."""
+        self.counted.add(record, time.monotonic() - self.began_s)
         if record.error is not None:
             self.failed += 1
             return
@@ -85,8 +112,12 @@ class Tally:
             failed=self.failed,
             kept_answered=self.kept_answered,
             kept_failed=self.kept_failed,
+            rows=self.counted.rows,
+            clips=self.counted.clips,
+            frames=self.counted.frames,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
             completion_tokens=self.completion_tokens,
+            tokens_least=self.tokens_least,
             seconds=time.monotonic() - self.began_s,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +17,29 @@ from mmserve.batch import (
     BatchSettings,
     Endpoint,
     OutputMode,
-    Summary,
+    Row,
+    RowFault,
+    numbered_lines,
+    parse_row,
 )
+from mmserve.batch.forecast import Survey, grouped, make_forecast
 from mmserve.cli import console
+from mmserve.cli.batch_progress import watching
+from mmserve.cli.batch_report import (
+    Reporter,
+    ReportFlags,
+    check_report,
+    renderer_for,
+    reporting,
+    settings_told,
+)
+from mmserve.cli.batch_summary import say_summary
+from mmserve.cli.dry_run import say_forecast
 from mmserve.cli.engines import opener_of
 from mmserve.cli.flags import ENGINE, FlagGroup, Settings, with_settings
 from mmserve.core import BadRequest, EngineConfig
 
-__all__ = ["RunFlags", "summary_line", "video_qa"]
+__all__ = ["RunFlags", "video_qa"]
 
 
 def _flag(default: Any, doc: str, low: int | None = None) -> Any:  # noqa: ANN401
@@ -53,7 +69,12 @@ class RunFlags:
         return OutputMode.RESUME if self.resume else OutputMode.NEW
 
 
-FLAGS = (FlagGroup(RunFlags, "Run"), FlagGroup(AskSettings, "Rows that are silent"), *ENGINE)
+FLAGS = (
+    FlagGroup(RunFlags, "Run"),
+    FlagGroup(ReportFlags, "Before and after"),
+    FlagGroup(AskSettings, "Rows that are silent"),
+    *ENGINE,
+)
 
 
 @with_settings(FLAGS)
@@ -92,21 +113,61 @@ def video_qa(
     if flags.url is not None and config != EngineConfig():
         message = "--url is given, and flags of an engine"
         raise BadRequest(message, field="url", reason="several", hint="give them to the server")
+    shown = settings.of(ReportFlags)
+    if shown.dry_run:
+        _dry_run(ctx, rows, settings)
+        return
+    check_report(shown.report, rows, output)
     batch = BatchSettings(
         ask=settings.of(AskSettings), mode=flags.mode(), concurrency=flags.concurrency
     )
-    with BatchRun(rows, output, batch) as run:
-        summary = run.summary()
+    reporter = _reporter(rows, output, settings, is_quiet=quiet)
+    with BatchRun(rows, output, batch) as run, reporting(reporter, run.tally) as draw:
         if run.num_left or batch.mode is OutputMode.OVERWRITE:
-            with (
-                _open_asker(ctx, flags, config) as client,
-                console.bar("questions", is_quiet=quiet) as move,
-            ):
-                summary = run.answer(client, lambda now: move(now.num_done, now.total))
+            with _open_asker(ctx, flags, config) as client:
+                with watching(is_quiet=quiet) as move:
+                    run.answer(client, move)
+                with renderer_for(client, flags.url, flags.api_key) as renderer:
+                    draw(renderer)
+        summary = run.summary()
     if not quiet:
-        console.note(summary_line(summary))
+        say_summary(summary)
     if summary.has_failed_rows:
         raise typer.Exit(3)
+
+
+def _rows(path: Path) -> Iterator[Row | RowFault]:
+    return (parse_row(line, content) for line, content in numbered_lines(path))
+
+
+def _reporter(rows: Path, output: Path, settings: Settings, *, is_quiet: bool) -> Reporter:
+    told = settings_told(settings, (RunFlags, AskSettings))
+    return Reporter(
+        place=settings.of(ReportFlags).report,
+        title=rows.name,
+        settings=(("rows", str(rows)), ("output", str(output)), *told),
+        rows=lambda: _rows(rows),
+        ask=settings.of(AskSettings),
+        is_quiet=is_quiet,
+    )
+
+
+def _dry_run(ctx: typer.Context, rows: Path, settings: Settings) -> None:
+    """Tell what the run would do. Neither opens nor makes an output."""
+    flags, shown = settings.of(RunFlags), settings.of(ReportFlags)
+    survey = Survey(shown.dry_run_groups)
+    survey.read(*grouped(_rows(rows)))
+    with (
+        _open_asker(ctx, flags, settings.engine()) as client,
+        renderer_for(client, flags.url, flags.api_key) as renderer,
+        console.waiting("looking at prompts"),
+    ):
+        ask = settings.of(AskSettings)
+        forecast = make_forecast(survey, client, renderer, ask, flags.concurrency)
+    if shown.as_json:
+        console.say_json(forecast.fields())
+    else:
+        say_forecast(forecast)
 
 
 def _open_asker(
@@ -115,19 +176,3 @@ def _open_asker(
     if flags.url is None:
         return opener_of(ctx)(config)
     return Endpoint(flags.url, flags.api_key, concurrency=flags.concurrency)
-
-
-def summary_line(summary: Summary) -> str:
-    """What a run did, in one line. Pure."""
-    line = f"{summary.answered:,} answered, {summary.failed:,} failed"
-    kept = summary.kept_answered + summary.kept_failed
-    if kept:
-        line += f", {kept:,} kept from before ({summary.kept_failed:,} of them failed)"
-    line += f"; {summary.seconds:.1f} s"
-    if summary.prompt_tokens:
-        share = summary.cached_tokens / summary.prompt_tokens
-        line += (
-            f"; {summary.cached_tokens:,} of {summary.prompt_tokens:,} prompt tokens "
-            f"from cache ({share:.0%})"
-        )
-    return line

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from mmserve.batch import Summary
 from mmserve.cli import app
-from mmserve.cli.video_qa import summary_line
+from mmserve.cli.batch_summary import summary_line
 from mmserve.core import MediaRefused, RunnerFailed, UnsupportedModel
 
 
