@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,7 +22,18 @@ from rich.text import Text
 from mmserve.batch import Summary
 from mmserve.cli import console
 
-__all__ = ["Display", "Pace", "progress_line", "watching"]
+__all__ = ["Display", "Pace", "news_of", "progress_line", "watching"]
+
+
+class _Count(Protocol):
+    """What one server did."""
+
+    url: str
+    answered: int
+    refused: int
+    under_way: int
+    is_up: bool
+
 
 ServerNews = Callable[[], Sequence[tuple[str, str]]]
 """For each server its address and what it did."""
@@ -115,6 +127,21 @@ class Display:
         )
 
 
+def news_of(asker: object) -> ServerNews | None:
+    """What each server did, of an asker that has several; None of another. Pure."""
+    counts: Callable[[], Sequence[_Count]] | None = getattr(asker, "counts", None)
+    if counts is None:
+        return None
+    return lambda: [(count.url, _server_told(count)) for count in counts()]
+
+
+def _server_told(count: _Count) -> str:
+    told = f"{count.answered:,} answered, {count.under_way:,} under way"
+    if count.refused:
+        told += f", {count.refused:,} refused"
+    return told if count.is_up else f"{told}, not asked now"
+
+
 def progress_line(now: Summary, pace: Pace) -> str:
     """How far a run is, in one line. Pure."""
     generated = pace.rate(lambda s: s.completion_tokens, now)
@@ -137,7 +164,7 @@ def watching(
     """
     errors = to or console.errors()
     if is_quiet:
-        yield lambda now: None
+        yield lambda _: None
         return
     if not errors.is_terminal:
         yield _Lines(errors).move

@@ -38,7 +38,9 @@ def _flag(default: Any, doc: str, **more: object) -> Any:  # noqa: ANN401
 class ReportFlags:
     """What to tell before or after a run."""
 
-    report: Path | None = _flag(None, "write a report of the run to this HTML file")
+    report: Path | None = field(
+        default=None, metadata={"doc": "write a report of the run to this HTML file"}
+    )
     dry_run: bool = _flag(default=False, doc="tell what the run would do, and write nothing")
     dry_run_groups: int = _flag(50, "clips or sets of pictures that a dry run looks at", low=1)
     as_json: bool = _flag(
@@ -77,7 +79,7 @@ def reporting(
     """
     strips: dict[int, Strip] = {}
     if reporter.place is None:
-        yield lambda renderer: None
+        yield lambda _: None
         return
 
     def draw(renderer: Renderer) -> None:

@@ -24,7 +24,7 @@ from mmserve.batch import (
 )
 from mmserve.batch.forecast import Survey, grouped, make_forecast
 from mmserve.cli import console
-from mmserve.cli.batch_progress import watching
+from mmserve.cli.batch_progress import news_of, watching
 from mmserve.cli.batch_report import (
     Reporter,
     ReportFlags,
@@ -125,7 +125,7 @@ def video_qa(
     with BatchRun(rows, output, batch) as run, reporting(reporter, run.tally) as draw:
         if run.num_left or batch.mode is OutputMode.OVERWRITE:
             with _open_asker(ctx, flags, config) as client:
-                with watching(is_quiet=quiet) as move:
+                with watching(is_quiet=quiet, servers=news_of(client)) as move:
                     run.answer(client, move)
                 with renderer_for(client, flags.url, flags.api_key) as renderer:
                     draw(renderer)

@@ -59,7 +59,7 @@ def probe(
     concurrency: int,
     clock: Callable[[], float] = time.monotonic,
 ) -> Probe | None:
-    """Ask a few questions; None if a group's first was not answered. Cost: 22 answers at most."""
+    """Ask a few questions; None if a first was not answered. Cost: 22 answers at most."""
     asking = _Asking(asker, settings, clock)
     groups = [group.asked for group in kept if group.asked]
     if not groups:

@@ -8,6 +8,7 @@ size of the prefix tree = len(A) + len(B) - what B has in common with A
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ def least_tokens(prompts: Sequence[Keys]) -> int:
     Sorted, a prompt shares most with its neighbour; a sum over neighbours is exact.
     """
     ordered = sorted(prompts, key=lambda keys: keys.tobytes())
-    shared = sum(common_length(a, b) for a, b in zip(ordered, ordered[1:], strict=False))
+    shared = sum(common_length(a, b) for a, b in pairwise(ordered))
     return sum(len(keys) for keys in ordered) - shared
 
 

@@ -51,9 +51,9 @@ class Survey:
         self._kept: list[KeptGroup] = []
         self._current: KeptGroup | None = None
 
-    def read(self, plan: Iterable[tuple[int, Row]], faults: Iterable[RowFault]) -> None:
+    def read(self, plan: Iterable[tuple[object, Row]], faults: Iterable[RowFault]) -> None:
         """Count the whole plan, a group's rows together. Once. Changes: all counts."""
-        last: int | None = None
+        last: object = None
         for group, row in plan:
             if group != last or not self.groups:
                 self._begin_group(row)

@@ -66,7 +66,7 @@ class ServerRenderer:
         self._http.close()
 
     def render(self, request: Request) -> PromptLook:
-        """The prompt. Raises what the server refuses it with, BackendFailed if it has no route."""
+        """The prompt. Raises its refusal, or BackendFailed if the server has no route."""
         body = {"messages": [self._message(part) for part in request.parts if _is_said(part)]}
         response = called(
             self._url, self._errors, lambda: self._http.post("/v1/render", json=body)

@@ -1,7 +1,7 @@
 r"""The report's drawings, as SVG that follows the page's light or dark colours.
 
-80 % |      ___/\___          the page's style sheet gives INK, PALE and the fills below
-     |  ___/                  their colours, so a drawing alone is a light one
+80 % |      .--.----          the page's style sheet gives INK, PALE and the fills below
+     |  .---                  their colours, so a drawing alone is a light one
   0 %+---------------- 2:10
 """
 
@@ -135,11 +135,8 @@ def stage_plot(stages: Sequence[tuple[str, Sketch]]) -> str:
         x = _NAME_WIDTH + width * (power - low) / (high - low)
         canvas.line([(x, 30), (x, bottom)], _GRID)
         canvas.words(x, bottom + 12, _time(10.0**power), size=12, anchor="middle", colour=PALE)
-    canvas.legend(
-        _NAME_WIDTH,
-        12,
-        [(f"p{share:.0%}"[:-1], paint) for share, paint in (*_QUANTILES, _LAST)],
-    )
+    kinds = (*_QUANTILES, _LAST)
+    canvas.legend(_NAME_WIDTH, 12, [(f"p{share:.0%}"[:-1], paint) for share, paint in kinds])
     for place, (stage, sketch) in enumerate(stages):
         y = 36 + _LANE * (place + 0.5)
         canvas.words(0, y, _STAGES.get(stage, stage), size=13)
