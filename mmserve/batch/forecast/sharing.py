@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mmserve.core import PromptLook
 
-__all__ = ["Interner", "common_length", "least_tokens", "prompt_keys"]
+__all__ = ["Interner", "Keys", "common_length", "least_tokens", "prompt_keys"]
 
-Keys = NDArray[np.int64]
+Keys = tuple[int, ...]
+"""One number a token, equal where the KV is."""
 _SPAN_BITS = 32
 
 
@@ -30,16 +28,16 @@ class Interner(dict[str, int]):
 
 
 def prompt_keys(look: PromptLook, media: Interner) -> Keys:
-    """One number a token, int64 [n]; equal where the KV is: a span's tell its media and place.
+    """The prompt's tokens; those of a span tell its media and the place in it.
 
     Changes: `media`.
     """
-    keys = np.array(look.token_ids, np.int64)
+    keys = list(look.token_ids)
     for span in look.spans:
         base = media.number(span.identity) << _SPAN_BITS
-        place = np.arange(span.num_tokens, dtype=np.int64)
-        keys[span.start : span.start + span.num_tokens] = -(base + place)
-    return keys
+        places = range(base, base + span.num_tokens)
+        keys[span.start : span.start + span.num_tokens] = [-place for place in places]
+    return tuple(keys)
 
 
 def least_tokens(prompts: Sequence[Keys]) -> int:
@@ -47,13 +45,18 @@ def least_tokens(prompts: Sequence[Keys]) -> int:
 
     Sorted, a prompt shares most with its neighbour; a sum over neighbours is exact.
     """
-    ordered = sorted(prompts, key=lambda keys: keys.tobytes())
+    ordered = sorted(prompts)
     shared = sum(common_length(a, b) for a, b in pairwise(ordered))
     return sum(len(keys) for keys in ordered) - shared
 
 
 def common_length(a: Keys, b: Keys) -> int:
-    """Tokens that two prompts have in common at their beginning. Pure."""
-    most = min(len(a), len(b))
-    differ = np.flatnonzero(a[:most] != b[:most])
-    return int(differ[0]) if len(differ) else most
+    """Tokens that two prompts have in common at their beginning. Pure. Cost: O(tokens)."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
