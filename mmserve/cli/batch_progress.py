@@ -176,7 +176,7 @@ def watching(
         transient=True,
         refresh_per_second=4,
         redirect_stdout=False,
-        redirect_stderr=False,
+        redirect_stderr=True,
     ):
         yield display.move
 

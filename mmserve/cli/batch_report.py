@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -85,13 +86,18 @@ def reporting(
     def draw(renderer: Renderer) -> None:
         lines = [sample.line for sample in tally().counted.samples.chosen()]
         if lines:
-            rows = find_rows(reporter.rows(), lines)
-            strips.update(draw_strips(renderer, rows, reporter.ask))
+            # A run is done though its rows cannot be read a second time.
+            with console.waiting("drawing the report"), contextlib.suppress(OSError):
+                rows = find_rows(reporter.rows(), lines)
+                strips.update(draw_strips(renderer, rows, reporter.ask))
 
     try:
         yield draw
     except BaseException as error:
-        _write(reporter, tally(), strips, _reason(error))
+        try:
+            _write(reporter, tally(), strips, _reason(error))
+        except OSError as other:  # why the run ended matters more
+            console.fail(other)
         raise
     _write(reporter, tally(), strips, None)
 
@@ -100,6 +106,7 @@ def _write(
     reporter: Reporter, tally: Tally, strips: Mapping[int, Strip], ended: str | None
 ) -> None:
     assert reporter.place is not None  # noqa: S101
+    lack = "the rows could not be read again" if ended is None else "the run did not finish"
     report = Report(
         title=reporter.title,
         summary=tally.summary(),
@@ -107,7 +114,7 @@ def _write(
         settings=reporter.settings,
         ended=ended,
         strips=strips,
-        no_pictures=None if strips else "There are no pictures, as the run did not finish.",
+        no_pictures=None if strips else f"There are no pictures, as {lack}.",
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
     )
     write_report(report, reporter.place)

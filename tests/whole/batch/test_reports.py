@@ -38,7 +38,7 @@ def run(engine, rows: Path, output: Path, *flags: str):
 
 
 def test_a_dry_run_foresees_the_tokens_of_the_run(engine, rows, tmp_path):
-    """Its prompt tokens are the run's; a cold run computes its least, give or take a last token."""
+    """Its prompt tokens are the run's, and a cold run computes at least its least."""
     output = tmp_path / "out.jsonl"
     told = json.loads(run(engine, rows, output, "--dry-run", "--json").stdout)
     assert not output.exists()
