@@ -193,7 +193,7 @@ class _Lines:
         self._pace.mark(now)
         if now.seconds >= self._due_s and now.num_done < now.total:
             self._due_s = now.seconds + min(max(_FIRST_LINE_S, now.seconds / 10), _MAX_LINE_S)
-            self._errors.print(Text(progress_line(now, self._pace)))
+            self._errors.print(Text(progress_line(now, self._pace)), soft_wrap=True)
 
 
 def _left(seconds: float | None) -> str:
