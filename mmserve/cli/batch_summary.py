@@ -60,7 +60,7 @@ def _token_rows(summary: Summary) -> list[tuple[str, str, str]]:
             f"{summary.prompt_tokens:,}",
             f"{summary.cached_share:.0%} from cache",
         ),
-        ("computed", f"{summary.tokens_computed:,}", over),
+        ("of them computed", f"{summary.tokens_computed:,}", over),
         (
             "generated",
             f"{summary.completion_tokens:,}",

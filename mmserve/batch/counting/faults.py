@@ -33,6 +33,7 @@ class Faults:
             code = _REST
         kind = self._kinds.setdefault(code, FaultKind(code))
         kind.count += 1
+        message = message.removeprefix(f"line {line}: ")  # which is told beside it
         shown = message if len(message) <= _MAX_LETTERS else f"{message[:_MAX_LETTERS]}..."
         is_new = all(shown != other for _, other in kind.examples)
         if is_new and len(kind.examples) < _MAX_EXAMPLES:

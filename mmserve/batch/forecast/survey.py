@@ -1,7 +1,7 @@
 """One pass over the plan: counts, and a few groups spread evenly over it.
 
-Of groups 0, 1, 2, ... every k-th is kept. When twice as many are kept as wanted, every second
-goes and k doubles, so memory does not grow and no second pass is needed.
+Of groups 0, 1, 2, ... every k-th is kept. When four times as many are kept as wanted, every
+second goes and k doubles, so memory does not grow and no second pass is needed.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class Survey:
     @property
     def kept(self) -> list[KeptGroup]:
         """At most as many groups as wanted, first to last. Pure."""
-        step = -(-len(self._kept) // self._max_groups) if self._kept else 1
-        return self._kept[::step]
+        found = self._kept
+        num = min(len(found), self._max_groups)
+        return [found[len(found) * place // num] for place in range(num)]
 
     def _add(self, row: Row) -> None:
         self.rows += 1
@@ -85,7 +86,7 @@ class Survey:
         self._current = None
         if number % self._stride:
             return
-        if len(self._kept) >= 2 * self._max_groups:
+        if len(self._kept) >= 4 * self._max_groups:
             self._kept, self._stride = self._kept[::2], self._stride * 2
             if number % self._stride:
                 return

@@ -23,7 +23,7 @@ _GRID = "#d0d7de"
 _QUANTILES = ((0.5, Paint("#2b6a94", "none")), (0.9, Paint("#6fb0da", "none")))
 _LAST = (0.99, Paint("#c4e0f3", "none"))
 _BAR_HEIGHT, _LANE = 12.0, 26.0
-_NAME_WIDTH, _NUMBERS_WIDTH = 92.0, 128.0
+_NAME_WIDTH, _NUMBERS_WIDTH = 98.0, 168.0
 _STAGES = {"decode_text": "generate", "first_token": "first token", "total": "whole answer"}
 
 

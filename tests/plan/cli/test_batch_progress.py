@@ -111,5 +111,5 @@ def test_the_table_at_the_end() -> None:
     say_summary(NOW, console)
     assert "questions of 301 rows, 300 about a clip" in shown(console)
     rows = {name: (value, more) for name, value, more in summary_rows(NOW)}
-    assert rows["computed"] == ("100,000", "")
+    assert rows["of them computed"] == ("100,000", "")
     assert rows["not asked"] == ("2,796", "--resume goes on")

@@ -170,6 +170,22 @@ def test_a_broken_run_has_a_report(rows, output, tmp_path):
     assert "device lost" in page
 
 
+def test_an_interrupted_run_has_a_report(rows, output, tmp_path):
+    """It says so, and what was answered until then is in it."""
+
+    def interrupt(request):
+        if question_of(request) == "c":
+            raise KeyboardInterrupt
+        return "fine"
+
+    place = tmp_path / "run.html"
+    flags = ("--report", str(place), "--concurrency", "1")
+    assert run(rows, output, *flags, client=ScriptedClient(interrupt)).exit_code == 130
+    page = place.read_text()
+    assert "Not finished: <bdi>it was interrupted" in page
+    assert "fine" in page
+
+
 def test_a_report_tells_no_keys(rows, output, tmp_path):
     """Settings are in the page, a key and a password are not."""
     given = {"url": "http://me:word@host:1", "api_key": "s3cret", "concurrency": 32}
