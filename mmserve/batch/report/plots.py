@@ -162,9 +162,8 @@ def _short(value: float) -> str:
 
 
 def _time(ms: float) -> str:
-    if ms >= 1000:
-        return f"{ms / 1000:.3g} s" if ms < 100_000 else f"{ms / 1000:,.0f} s"
-    return f"{ms:.3g} ms" if ms < 100 else f"{ms:.0f} ms"
+    value, unit = (ms / 1000, "s") if ms >= 1000 else (ms, "ms")
+    return f"{value:.2g} {unit}" if value < 10 else f"{value:,.0f} {unit}"
 
 
 def _clock(seconds: float) -> str:
