@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from mmserve.batch.counting import Counted
 from mmserve.batch.records import Record
 
 __all__ = ["Summary", "Tally"]
@@ -12,15 +13,18 @@ __all__ = ["Summary", "Tally"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a run did so far; counts are questions.
+    """What a run did so far; counts are questions unless they say otherwise.
 
     Args:
         total: questions in the input.
         answered, failed: records written by this run.
         kept_answered, kept_failed: records of an earlier run that were kept.
+        rows: rows of which this run wrote a record.
+        clips: answered rows about a clip.
+        frames: frames and pictures of answered rows, those of a row once.
         prompt_tokens, cached_tokens: over this run's answers.
         completion_tokens: over this run's answers.
-        tokens_least: the least of their prompts that could be computed; None if not known.
+        tokens_least: prompt tokens to compute if none were computed twice; None if unknown.
         seconds: since the run began.
     """
 
@@ -29,6 +33,9 @@ class Summary:
     failed: int = 0
     kept_answered: int = 0
     kept_failed: int = 0
+    rows: int = 0
+    clips: int = 0
+    frames: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -41,9 +48,19 @@ class Summary:
         return self.answered + self.failed + self.kept_answered + self.kept_failed
 
     @property
+    def num_new(self) -> int:
+        """Records that this run wrote."""
+        return self.answered + self.failed
+
+    @property
     def tokens_computed(self) -> int:
-        """Prompt tokens of this run's answers that were not cached. Pure."""
+        """Prompt tokens that were not in the cache."""
         return self.prompt_tokens - self.cached_tokens
+
+    @property
+    def cached_share(self) -> float:
+        """Share of prompt tokens that came from the cache; 0 if there were none."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
     def has_failed_rows(self) -> bool:
@@ -53,7 +70,7 @@ class Summary:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a run so far."""
+    """Counts of a run so far; memory does not grow with rows."""
 
     total: int
     kept_answered: int
@@ -65,9 +82,11 @@ class Tally:
     cached_tokens: int = 0
     completion_tokens: int = 0
     tokens_least: int | None = None
+    counted: Counted = field(default_factory=Counted)
 
     def add(self, record: Record) -> None:
         """Count one written record."""
+        self.counted.add(record, time.monotonic() - self.began_s)
         if record.error is not None:
             self.failed += 1
             return
@@ -85,6 +104,9 @@ class Tally:
             failed=self.failed,
             kept_answered=self.kept_answered,
             kept_failed=self.kept_failed,
+            rows=self.counted.rows,
+            clips=self.counted.clips,
+            frames=self.counted.frames,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
             completion_tokens=self.completion_tokens,

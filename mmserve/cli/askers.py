@@ -13,18 +13,23 @@ import typer
 from mmserve.batch import (
     Asker,
     BatchSettings,
+    Elsewhere,
     Fleet,
     ServerCount,
     Spool,
     StoreSettings,
+    server_urls,
 )
+from mmserve.batch.looking import Renderer, ServerRenderer
 from mmserve.batch.ray import Cluster, RaySettings
 from mmserve.cli import console
+from mmserve.cli.batch_progress import ServerNews, news_of
 from mmserve.cli.engines import open_engine, opener_of
 from mmserve.core import BadRequest, EngineConfig
 
 __all__ = [
     "AskerFlags",
+    "Opened",
     "check_askers",
     "open_asker",
     "open_cluster",
@@ -43,6 +48,21 @@ class AskerFlags:
 
     url: tuple[str, ...] = _flag((), "server to ask, in place of an engine here; repeatable")
     api_key: str | None = _flag(None, "key for the servers")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Who answers a run.
+
+    Args:
+        asker: of questions, or of whole groups.
+        renderer: who shows prompts; None if nobody can.
+        servers: tells what each of several servers did.
+    """
+
+    asker: Asker | Elsewhere
+    renderer: Renderer | None = None
+    servers: ServerNews | None = None
 
 
 def check_askers(flags: AskerFlags, config: EngineConfig, cluster: RaySettings) -> None:
@@ -67,7 +87,7 @@ def open_asker(
     *,
     concurrency: int,
     is_quiet: bool,
-) -> Iterator[Asker]:
+) -> Iterator[Opened]:
     """An engine or a fleet, closed after the block; then it is told what each server did."""
     with ExitStack() as stack:
         asker: Asker
@@ -76,17 +96,23 @@ def open_asker(
         else:
             asker = stack.enter_context(opener_of(ctx)(config))
         limit_bytes = config.media.max_media_bytes
-        spool = Spool(asker, stores, max_media_bytes=limit_bytes, concurrency=concurrency)
-        yield stack.enter_context(spool)
+        spool = stack.enter_context(
+            Spool(asker, stores, max_media_bytes=limit_bytes, concurrency=concurrency)
+        )
+        renderer: Renderer = spool
+        if flags.url:
+            first = server_urls(flags.url)[0]
+            renderer = stack.enter_context(ServerRenderer(first, flags.api_key))
+        yield Opened(spool, renderer, news_of(asker))
 
 
 @contextmanager
 def open_cluster(
     config: EngineConfig, stores: StoreSettings, batch: BatchSettings, settings: RaySettings
-) -> Iterator[Cluster]:
+) -> Iterator[Opened]:
     """A Ray cluster whose workers have an engine each."""
     opener = functools.partial(open_worker, config, stores, batch.concurrency)
-    yield Cluster(opener, batch, settings)
+    yield Opened(Cluster(opener, batch, settings))
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from mmserve.core import MmserveError
 __all__ = [
     "Column",
     "bar",
+    "errors",
     "fail",
     "note",
     "say",
@@ -79,12 +80,12 @@ def say_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 
 def note(text: str) -> None:
     """One line about the work, not part of the result."""
-    _errors().print(Text(text, style="dim"))
+    errors().print(Text(text, style="dim"))
 
 
 def fail(error: MmserveError | OSError) -> None:
     """What went wrong, and the way out if one is known."""
-    console = _errors()
+    console = errors()
     message = error.message if isinstance(error, MmserveError) else _system_message(error)
     console.print(Text.assemble(("error: ", "bold red"), message))
     if isinstance(error, MmserveError) and error.hint:
@@ -99,7 +100,7 @@ def _system_message(error: OSError) -> str:
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
     """A sign of life while the block runs; nothing if stderr is no terminal."""
-    console = _errors()
+    console = errors()
     if not console.is_terminal:
         yield
         return
@@ -113,7 +114,7 @@ def bar(title: str, *, is_quiet: bool = False) -> Iterator[Callable[[int, int], 
 
     Nothing is drawn if stderr is no terminal or `is_quiet`.
     """
-    console = _errors()
+    console = errors()
     progress = Progress(
         TextColumn(title),
         BarColumn(),
@@ -128,5 +129,6 @@ def bar(title: str, *, is_quiet: bool = False) -> Iterator[Callable[[int, int], 
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def _errors() -> Console:
+def errors() -> Console:
+    """Where everything that is no result goes: stderr, without markup of its own."""
     return Console(file=sys.stderr, highlight=False, soft_wrap=True)

@@ -10,23 +10,33 @@ from typing import Annotated, Any
 import typer
 
 from mmserve.batch import (
-    Asker,
     AskSettings,
     BatchRun,
     BatchSettings,
     Elsewhere,
     OutputMode,
+    Rows,
     StoreSettings,
-    Summary,
 )
+from mmserve.batch.forecast import Survey, make_forecast, planned
 from mmserve.batch.ray import RaySettings
 from mmserve.cli import console
-from mmserve.cli.askers import AskerFlags, check_askers, open_asker, open_cluster
+from mmserve.cli.askers import AskerFlags, Opened, check_askers, open_asker, open_cluster
+from mmserve.cli.batch_progress import watching
+from mmserve.cli.batch_report import (
+    Reporter,
+    ReportFlags,
+    check_report,
+    reporting,
+    settings_told,
+)
+from mmserve.cli.batch_summary import say_summary
+from mmserve.cli.dry_run import say_forecast
 from mmserve.cli.flags import ENGINE, FlagGroup, Settings, with_settings
 from mmserve.cli.row_flags import RowFlags
 from mmserve.core import BadRequest
 
-__all__ = ["RunFlags", "summary_line", "video_qa"]
+__all__ = ["RunFlags", "video_qa"]
 
 
 def _flag(default: Any, doc: str, low: int | None = None) -> Any:  # noqa: ANN401
@@ -66,11 +76,12 @@ class RunFlags:
 
 FLAGS = (
     FlagGroup(RunFlags, "Run"),
+    FlagGroup(ReportFlags, "Before and after"),
     FlagGroup(RowFlags, "Rows"),
+    FlagGroup(AskSettings, "Rows that are silent"),
     FlagGroup(AskerFlags, "Who answers"),
     FlagGroup(RaySettings, "Ray cluster"),
     FlagGroup(StoreSettings, "Object stores"),
-    FlagGroup(AskSettings, "Rows that are silent"),
     *ENGINE,
 )
 
@@ -81,15 +92,15 @@ def video_qa(
     rows: Annotated[
         Path,
         typer.Argument(
-            help="rows: .jsonl, .csv or .parquet", exists=True, dir_okay=False, readable=True
+            help="rows: JSON lines, CSV or Parquet", exists=True, dir_okay=False, readable=True
         ),
     ],
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="records, one JSON object a line")
+        Path, typer.Option("--output", "-o", help="records: JSON lines, CSV or Parquet")
     ],
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="no progress bar, no summary")
+        bool, typer.Option("--quiet", "-q", help="no progress, no summary")
     ] = False,
     settings: Settings,
 ) -> None:
@@ -110,37 +121,47 @@ def video_qa(
     that has a record is asked again, and an output of other questions or other settings is
     refused. OUTPUT is locked while a run writes it.
     """
-    flags, config = settings.of(RunFlags), settings.engine()
-    askers = settings.of(AskerFlags)
-    cluster = settings.of(RaySettings)
-    check_askers(askers, config, cluster)
-    batch = BatchSettings(
+    check_askers(settings.of(AskerFlags), settings.engine(), settings.of(RaySettings))
+    shown = settings.of(ReportFlags)
+    batch = _batch_settings(settings)
+    source = Rows(rows, batch.rows, batch.ask)
+    if shown.dry_run:
+        _dry_run(ctx, source, settings, batch)
+        return
+    check_report(shown.report, rows, output)
+    reporter = _reporter(source, rows, output, settings, is_quiet=quiet)
+    with BatchRun(rows, output, batch) as run, reporting(reporter, run.tally) as draw:
+        if run.num_left:
+            with _open(ctx, settings, batch, is_quiet=quiet) as opened:
+                with watching(is_quiet=quiet, servers=opened.servers) as move:
+                    run.answer(opened.asker, move)
+                draw(opened.renderer)
+        else:
+            run.settle()
+        summary = run.summary()
+    if not quiet:
+        say_summary(summary)
+    if summary.has_failed_rows:
+        raise typer.Exit(3)
+
+
+def _batch_settings(settings: Settings) -> BatchSettings:
+    flags = settings.of(RunFlags)
+    has_servers = bool(settings.of(AskerFlags).url)
+    return BatchSettings(
         ask=settings.of(AskSettings),
         rows=settings.of(RowFlags).settings(),
         mode=flags.mode(),
         concurrency=flags.concurrency,
         open_clips=flags.open_clips,
         max_errors=flags.errors_allowed(),
-        fixed={} if askers.url else {"model": config.model},
+        fixed={} if has_servers else {"model": settings.engine().model},
     )
-    with BatchRun(rows, output, batch) as run:
-        if not run.num_left:
-            summary = run.settle()
-        else:
-            with (
-                _open(ctx, settings, batch, is_quiet=quiet) as client,
-                console.bar("questions", is_quiet=quiet) as move,
-            ):
-                summary = run.answer(client, lambda now: move(now.num_done, now.total))
-    if not quiet:
-        console.note(summary_line(summary))
-    if summary.has_failed_rows:
-        raise typer.Exit(3)
 
 
 def _open(
     ctx: typer.Context, settings: Settings, batch: BatchSettings, *, is_quiet: bool
-) -> AbstractContextManager[Asker | Elsewhere]:
+) -> AbstractContextManager[Opened]:
     config, stores = settings.engine(), settings.of(StoreSettings)
     cluster = settings.of(RaySettings)
     if cluster.ray:
@@ -155,17 +176,38 @@ def _open(
     )
 
 
-def summary_line(summary: Summary) -> str:
-    """What a run did, in one line. Pure."""
-    line = f"{summary.answered:,} answered, {summary.failed:,} failed"
-    kept = summary.kept_answered + summary.kept_failed
-    if kept:
-        line += f", {kept:,} kept from before ({summary.kept_failed:,} of them failed)"
-    line += f"; {summary.seconds:.1f} s"
-    if summary.prompt_tokens:
-        share = summary.cached_tokens / summary.prompt_tokens
-        line += (
-            f"; {summary.cached_tokens:,} of {summary.prompt_tokens:,} prompt tokens "
-            f"from cache ({share:.0%})"
-        )
-    return line
+def _reporter(
+    source: Rows, rows: Path, output: Path, settings: Settings, *, is_quiet: bool
+) -> Reporter:
+    told = settings_told(settings, (RunFlags, AskSettings))
+    return Reporter(
+        place=settings.of(ReportFlags).report,
+        title=rows.name,
+        settings=(("rows", str(rows)), ("output", str(output)), *told),
+        rows=lambda: map(source.parse, source),
+        ask=settings.of(AskSettings),
+        is_quiet=is_quiet,
+    )
+
+
+def _dry_run(
+    ctx: typer.Context, source: Rows, settings: Settings, batch: BatchSettings
+) -> None:
+    """Tell what the run would do. Neither opens nor makes an output."""
+    shown = settings.of(ReportFlags)
+    survey = Survey(shown.dry_run_groups)
+    with _open(ctx, settings, batch, is_quiet=True) as opened:
+        if isinstance(opened.asker, Elsewhere) or opened.renderer is None:
+            message = "--dry-run and --ray are both given"
+            hint = "leave --ray out: the plan is the same, the time is that of one engine"
+            raise BadRequest(message, field="dry_run", reason="several", hint=hint)
+        with planned(source, batch.ask) as (plan, faults):
+            survey.read(plan, faults)
+        with console.waiting("looking at prompts"):
+            forecast = make_forecast(
+                survey, opened.asker, opened.renderer, batch.ask, batch.concurrency
+            )
+    if shown.as_json:
+        console.say_json(forecast.fields())
+    else:
+        say_forecast(forecast)

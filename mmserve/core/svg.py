@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 __all__ = ["INK", "PALE", "WIDTH", "Canvas", "Paint", "cut", "fitted", "printable"]
 
 WIDTH = 1200.0
-"""Width of every drawing in pixels."""
+"""Width of a drawing in pixels, unless it says another."""
 INK = "#1f2328"
 PALE = "#59636e"
 """Words that matter less."""
@@ -37,8 +37,9 @@ class Canvas:
     what XML cannot hold becomes "?".
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, width: float = WIDTH) -> None:
         self._title = printable(title)
+        self._width = width
         self._shapes: list[str] = []
 
     def box(
@@ -94,11 +95,11 @@ class Canvas:
 
     def finish(self, height: float) -> str:
         """The whole drawing as an SVG file of this height. Pure."""
-        size = f'width="{WIDTH:.0f}" height="{height:.0f}"'
+        size = f'width="{self._width:.0f}" height="{height:.0f}"'
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
-                f'viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img" '
+                f'viewBox="0 0 {self._width:.0f} {height:.0f}" role="img" '
                 f"aria-label={quoteattr(self._title)} "
                 "font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\">",
                 f"<title>{escape(self._title)}</title>",

@@ -12,6 +12,7 @@ from mmserve.core import (
     MmserveError,
     ModelInfo,
     Output,
+    PromptLook,
     PromptReport,
     Request,
     TextPart,
@@ -124,6 +125,10 @@ class ScriptedClient:
     def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Bytes."""
         return bytes(token_ids).decode(errors="replace")
+
+    def render(self, request: Request) -> PromptLook:
+        """Ten tokens, and nothing to see."""
+        return PromptLook(token_ids=tuple(range(10)))
 
     def flush_cache(self, timeout_s: float = 0.0) -> bool:
         """Nothing is cached."""

@@ -23,11 +23,13 @@ from mmserve.batch.objects.stores import Stores, check_stores
 from mmserve.batch.whole import WholeAnswer, WholeTicket
 from mmserve.core import (
     Aborted,
+    BackendFailed,
     ImagePart,
     MmserveError,
     ModelInfo,
     Part,
     PathSource,
+    PromptLook,
     Request,
     Turn,
     UrlSource,
@@ -141,6 +143,24 @@ class Spool:
         call = _Call(request, places)
         answer = self._pool.submit(self._answer, call)
         return WholeTicket(request.request_id, answer, lambda: _cancel(call))
+
+    def render(self, request: Request) -> PromptLook:
+        """See `core.ports.Client`. Raises BackendFailed if who answers cannot show prompts."""
+        render = getattr(self._asker, "render", None)
+        if render is None:
+            raise BackendFailed("prompts cannot be looked at here", status=None)
+        places = {text: self._permits.checked(text) for text in _objects(request.parts)}
+        addresses = tuple(places.values())
+        files = self._disk.hold(addresses)
+        try:
+            paths = {text: str(files[address]) for text, address in places.items()}
+            parts = tuple(_local(part, paths) for part in request.parts)
+            found: PromptLook = render(replace(request, parts=parts))
+            return found
+        except MmserveError as error:
+            raise _named(error, places, files) from error
+        finally:
+            self._disk.release(addresses)
 
     def prepare(self, part: ImagePart | VideoPart) -> None:
         """Questions will soon be about this: begin to fetch it, or tell who answers.

@@ -8,7 +8,10 @@ from typer.testing import CliRunner
 
 from mmserve.batch import Summary
 from mmserve.cli import app
-from mmserve.cli.video_qa import summary_line
+from mmserve.cli.batch_report import settings_told
+from mmserve.cli.batch_summary import summary_line
+from mmserve.cli.flags import Settings
+from mmserve.cli.video_qa import RunFlags
 from mmserve.core import MediaRefused, RunnerFailed, UnsupportedModel
 
 
@@ -145,3 +148,70 @@ def test_the_summary_line_of_a_resumed_run():
         "18 answered, 2 failed, 10 kept from before (1 of them failed); 1.2 s; "
         "3,000 of 4,000 prompt tokens from cache (75%)"
     )
+
+
+def test_a_report_is_written_and_told(rows, output, tmp_path):
+    """--report makes the page, and stderr says where; the records are as without it."""
+    place = tmp_path / "run.html"
+    result = run(rows, output, "--report", str(place), client=ScriptedClient(refuse_b))
+    assert result.exit_code == 3
+    assert "report: " in result.stderr
+    assert "Finished, with failed rows" in place.read_text()
+
+
+def test_a_broken_run_has_a_report(rows, output, tmp_path):
+    """It says that it is not finished, and why."""
+    rows.write_text("\n".join([json.dumps({"video": "a.mp4", "question": "q"})] * 30))
+    place = tmp_path / "run.html"
+    client = ScriptedClient(lambda request: RunnerFailed("device lost", step=1))
+    assert run(rows, output, "--report", str(place), client=client).exit_code == 1
+    page = place.read_text()
+    assert "Not finished: <bdi>" in page
+    assert "device lost" in page
+
+
+def test_an_interrupted_run_has_a_report(rows, output, tmp_path):
+    """It says so, and what was answered until then is in it."""
+
+    def interrupt(request):
+        if question_of(request) == "c":
+            raise KeyboardInterrupt
+        return "fine"
+
+    place = tmp_path / "run.html"
+    flags = ("--report", str(place), "--concurrency", "1")
+    assert run(rows, output, *flags, client=ScriptedClient(interrupt)).exit_code == 130
+    page = place.read_text()
+    assert "Not finished: <bdi>it was interrupted" in page
+    assert "fine" in page
+
+
+def test_a_report_tells_no_keys(rows, output, tmp_path):
+    """Settings are in the page, a key and a password are not."""
+    given = {"url": "http://me:word@host:1", "api_key": "s3cret", "concurrency": 32}
+    told = settings_told(Settings({RunFlags: given}), (RunFlags,))
+    assert told == [("url", "http://host:1"), ("concurrency", "32")]
+
+
+def test_a_report_without_a_place_is_wrong_use(rows, output, tmp_path):
+    """Refused before anything is asked, with no output made."""
+    result = run(rows, output, "--report", str(tmp_path / "no" / "run.html"))
+    assert (result.exit_code, output.exists()) == (2, False)
+
+
+def test_a_dry_run_writes_nothing(rows, output, tmp_path):
+    """The plan is on stdout, no output is made, and --json is one object."""
+    result = run(rows, output, "--dry-run", client=ScriptedClient())
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "questions" in result.stdout
+    told = json.loads(run(rows, output, "--dry-run", "--json").stdout)
+    assert (told["rows"], told["questions"], told["clips"]) == (3, 3, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_a_dry_run_names_faulty_rows(rows, output):
+    """With their lines."""
+    rows.write_text('{"video": "a.mp4", "question": "a"}\n\n{"video": [red]}\n')
+    result = run(rows, output, "--dry-run")
+    assert "1 faulty" in result.stdout
+    assert "line 3: not JSON" in result.stdout
