@@ -23,9 +23,18 @@ from mmserve.core import (
     VideoPart,
 )
 from mmserve.prompt import IMAGE_SPELLINGS, split_placeholders
-from mmserve.server.fields import Body, Check, anything, boolean, integers, list_of, text, wrong
+from mmserve.server.fields import (
+    Body,
+    Check,
+    anything,
+    boolean,
+    integers,
+    list_of,
+    short_text,
+    text,
+    wrong,
+)
 from mmserve.server.media import MediaDefaults, clip_item, picture_item
-from mmserve.server.openai.envelope import short_text
 
 __all__ = ["NativePrompts", "media_kinds", "take_prompts"]
 

@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from mmserve.core import BadRequest
 from mmserve.server.answer import prompt_ids
+from mmserve.server.chat.request import chat_call
 from mmserve.server.fields import Body, anything, boolean, integers, list_of, shown, text
-from mmserve.server.openai.chat_request import chat_call
 from mmserve.server.service import Service, check_model
 
 __all__ = ["abort_request", "concatenate", "detokenize", "flush_cache", "tokenize"]

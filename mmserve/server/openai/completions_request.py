@@ -12,10 +12,10 @@ from mmserve.core import (
     SamplingParams,
     TokensPart,
 )
+from mmserve.server.chat.envelope import Envelope, take_envelope
+from mmserve.server.chat.request import take_max_tokens
 from mmserve.server.clients import Caller
 from mmserve.server.fields import Body, boolean, integer, integers, list_of, text, wrong
-from mmserve.server.openai.chat_request import take_max_tokens
-from mmserve.server.openai.envelope import Envelope, take_envelope
 from mmserve.server.sampling import (
     OPENAI_NAMES,
     AskedForm,

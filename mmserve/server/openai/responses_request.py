@@ -15,12 +15,22 @@ from mmserve.core import (
     TextPart,
     Turn,
 )
+from mmserve.server.chat.envelope import TIERS, Envelope, take_handling
+from mmserve.server.chat.request import TOP_LOGPROBS, ChatCall
+from mmserve.server.chat.tools import take_tools
 from mmserve.server.clients import Caller
 from mmserve.server.conversation_store import Conversation
-from mmserve.server.fields import Body, anything, boolean, list_of, text, word, wrong
+from mmserve.server.fields import (
+    Body,
+    anything,
+    boolean,
+    list_of,
+    short_text,
+    text,
+    word,
+    wrong,
+)
 from mmserve.server.media import FindFile, MediaDefaults, no_file
-from mmserve.server.openai.chat_request import TOP_LOGPROBS, ChatCall
-from mmserve.server.openai.envelope import Envelope, short_text, take_handling
 from mmserve.server.openai.responses_items import (
     Refer,
     check_results,
@@ -28,7 +38,6 @@ from mmserve.server.openai.responses_items import (
     turns_of_items,
 )
 from mmserve.server.openai.responses_tools import FLAT, listed_tools
-from mmserve.server.openai.tools import take_tools
 from mmserve.server.sampling import (
     OPENAI_NAMES,
     build_sampling,
@@ -145,6 +154,7 @@ def _take_neutral(body: Body) -> None:
     body.neutral("n", allowed=(1,))
     body.neutral("background", allowed=(False,))
     body.neutral("truncation", allowed=("disabled",))
+    body.neutral("service_tier", allowed=TIERS)
     body.neutral("prompt_cache_retention", allowed=("in_memory",))
     for field in (
         "reasoning",
