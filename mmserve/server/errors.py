@@ -40,6 +40,7 @@ from mmserve.core import (
 
 __all__ = [
     "ANSWERS",
+    "ANTHROPIC_ID_HEADER",
     "STATUS",
     "admin_only",
     "anthropic_error",
@@ -104,6 +105,8 @@ _ANTHROPIC_TYPES = {
     504: "timeout_error",
 }
 _ANTHROPIC_PATH = "/v1/messages"
+ANTHROPIC_ID_HEADER = "request-id"
+"""Where Anthropic's clients look for a request's id."""
 _ROUTING = {
     404: ("there is no such route", "not_found"),
     405: ("the route does not take this method", "method_not_allowed"),
@@ -171,10 +174,10 @@ def is_anthropic(path: str) -> bool:
     return path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/")
 
 
-def error_response(error: Exception, path: str = "") -> JSONResponse:
+def error_response(error: Exception, path: str = "", shown_id: str = "") -> JSONResponse:
     """The whole answer to a failed request; `Retry-After` where trying later helps. Pure.
 
-    The form is Anthropic's if `path` is one of its routes.
+    The form is Anthropic's if `path` is one of its routes; that tells the request's id, too.
     """
     headers: dict[str, str] = {}
     if isinstance(error, HTTPException):
@@ -183,7 +186,9 @@ def error_response(error: Exception, path: str = "") -> JSONResponse:
         seconds = error.fields.get("retry_after_s")
         wait = seconds if isinstance(seconds, int | float) else 1
         headers["Retry-After"] = str(max(1, round(wait)))
-    body = anthropic_error(error) if is_anthropic(path) else error_object(error)
+    body = error_object(error)
+    if is_anthropic(path):
+        body = {**anthropic_error(error), "request_id": shown_id or None}
     return JSONResponse(body, status_of(error), headers)
 
 

@@ -46,8 +46,9 @@ _ANTHROPIC_ERROR = {
             },
             "required": ["type", "message"],
         },
+        "request_id": {"type": ["string", "null"]},
     },
-    "required": ["type", "error"],
+    "required": ["type", "error", "request_id"],
 }
 _ID = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,128}$"}
 _ID_PARAMETER = {
