@@ -350,6 +350,13 @@ class ServerConfig:
         default=True, doc="serve the web page at /", flag="--no-page"
     )
     max_body_bytes: int = _setting(100 * _MIB, "most bytes of a request body")
+    body_timeout_s: float = _setting(
+        60.0,
+        "seconds that a request body may take, and one more for each 16 KiB of it",
+        low=0,
+        high=86_400,
+        is_above=True,
+    )
     max_file_store_bytes: int = _setting(
         1024 * _MIB, "bytes of uploaded files kept; the least recently used leave first"
     )

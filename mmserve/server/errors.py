@@ -45,6 +45,7 @@ __all__ = [
     "admin_only",
     "anthropic_error",
     "body_too_large",
+    "body_too_slow",
     "client_full",
     "cross_site",
     "error_object",
@@ -89,6 +90,7 @@ _TYPES = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
     499: "request_aborted",
@@ -99,6 +101,7 @@ _ANTHROPIC_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "timeout_error",
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
@@ -117,6 +120,7 @@ ANSWERS: Mapping[str, tuple[int, str]] = {
     "key": (401, "The API key is missing or wrong."),
     "admin": (403, "The route is the operator's."),
     "absent": (404, "What the request names is not there."),
+    "slow": (408, "The body came too slowly, or not at all."),
     "large": (413, "The body, or the file in it, is larger than the limit."),
     "busy": (429, "Too many requests are under way or wait; `Retry-After` says when to try."),
     "left": (499, "The client closed the connection; nobody sees this."),
@@ -233,6 +237,13 @@ def body_too_large(limit_bytes: int) -> HTTPException:
     message = f"the request body is larger than the limit of {limit_bytes} bytes"
     detail: Any = {"message": message, "code": "body_too_large"}
     return HTTPException(413, detail)
+
+
+def body_too_slow(num_bytes: int, waited_s: float) -> HTTPException:
+    """The refusal of a body that does not come, after which the connection is closed. Pure."""
+    message = f"after {waited_s:.0f} s there are {num_bytes} bytes of the request body"
+    hint = "send it faster, or start the server with a longer --body-timeout-s"
+    return HTTPException(408, _detail("body_too_slow", message, hint), {"Connection": "close"})
 
 
 def file_too_large(num_bytes: int, limit_bytes: int) -> HTTPException:

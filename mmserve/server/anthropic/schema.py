@@ -179,7 +179,7 @@ SURFACE: shape.Surface = {
             summary="How many tokens a prompt has.",
             body=COUNT,
             answers=shape.json_answer(input_tokens=_COUNT),
-            refusals=("bad", "absent", "large", "left", "behind", "late"),
+            refusals=("bad", "absent", "left", "behind", "late"),
         )
     },
 }

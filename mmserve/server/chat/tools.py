@@ -117,7 +117,7 @@ class Tools:
             return asked  # calls are objects
         try:
             schema = json.loads(sent)
-        except ValueError:
+        except (ValueError, RecursionError):
             return asked  # the engine says what is wrong with it
         merged = _constraint(call_schema(self._named_schemas(), schema))
         return AskedForm(asked.field, merged, sent)

@@ -115,6 +115,8 @@ def _operation(
 
 def _responses(path: str, operation: Operation) -> dict[str, Any]:
     words = [*operation.refusals, *_EVERYWHERE]
+    if operation.body is not None or operation.form is not None:
+        words += ("large", "slow")
     if _needs_key(path, operation):
         words.append("key")
     if path in ADMIN_PATHS:

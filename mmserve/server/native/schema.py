@@ -148,7 +148,7 @@ _PREPARE = shape.closed(
     },
     need=("media",),
 )
-_TAKES_BODY = ("bad", "absent", "large")
+_TAKES_BODY = ("bad", "absent")
 
 _generate = shape.generating(
     "Answer one prompt or a batch.", GENERATE, shape.either(_ANSWER, shape.array(_ANSWER))
@@ -193,7 +193,7 @@ SURFACE: shape.Surface = {
                     "abort_message": shape.only(""),
                 }
             ),
-            refusals=("bad", "large", "admin"),
+            refusals=("bad", "admin"),
         )
     },
     "/concate_and_append_request": {
@@ -204,7 +204,7 @@ SURFACE: shape.Surface = {
                 need=("src_rids", "dst_rid"),
             ),
             answers=shape.json_answer(mode=shape.word("text")),
-            refusals=("bad", "large"),
+            refusals=("bad",),
         )
     },
     "/tokenize": {"post": _tokenize},

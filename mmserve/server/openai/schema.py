@@ -142,7 +142,7 @@ SURFACE: shape.Surface = {
             summary="Keep a picture or clip, to be named by id.",
             form=_UPLOAD,
             answers={shape.JSON: _FILE},
-            refusals=("bad", "large"),
+            refusals=("bad",),
         ),
     },
     "/v1/files/{id}": {

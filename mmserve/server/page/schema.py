@@ -40,7 +40,7 @@ SURFACE: shape.Surface = {
                     }
                 )
             },
-            refusals=("bad", "absent", "large", "behind", "late"),
+            refusals=("bad", "absent", "behind", "late"),
         )
     }
 }

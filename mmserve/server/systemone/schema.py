@@ -111,7 +111,7 @@ SURFACE: shape.Surface = {
                     }
                 )
             },
-            refusals=("bad", "absent", "large", "left", "behind", "late"),
+            refusals=("bad", "absent", "left", "behind", "late"),
         )
     }
 }
