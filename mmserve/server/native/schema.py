@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmserve.server.calls import MOST_ANSWERS
 from mmserve.server.chat.schema import CHAT
 from mmserve.server.describe import schema as shape
 from mmserve.server.describe import shared
@@ -80,10 +81,12 @@ _FIELDS: dict[str, shape.Schema] = {
 }
 _PROMPTS: dict[str, shape.Schema] = {
     "text": shape.either(
-        shape.text(), shape.array(shape.text(), least=1), doc="Rendered text, one or a batch."
+        shape.text(),
+        shape.array(shape.text(), least=1, most=MOST_ANSWERS),
+        doc="Rendered text, one or a batch.",
     ),
     "input_ids": shape.either(
-        _IDS, shape.array(_IDS, least=1), doc="Token ids, one or a batch."
+        _IDS, shape.array(_IDS, least=1, most=MOST_ANSWERS), doc="Token ids, one or a batch."
     ),
     "parts": {**_PARTS, "description": "Parts and turns in order."},
 }
@@ -117,7 +120,7 @@ _TOKENIZE = shape.either(
     shape.closed(
         {
             "model": shared.MODEL,
-            "prompt": shape.either(shape.text(), shape.array(shape.text())),
+            "prompt": shape.either(shape.text(), shape.array(shape.text(), most=MOST_ANSWERS)),
             "add_special_tokens": shape.flag("Put the token before that begins a prompt."),
         },
         need=("prompt",),
@@ -130,7 +133,9 @@ _TOKENIZE = shape.either(
 _DETOKENIZE = shape.closed(
     {
         "model": shared.MODEL,
-        "tokens": shape.either(shape.array(_ID), shape.array(shape.array(_ID), least=1)),
+        "tokens": shape.either(
+            shape.array(_ID), shape.array(shape.array(_ID), least=1, most=MOST_ANSWERS)
+        ),
         "skip_special_tokens": shape.flag("Leave control tokens out."),
     },
     need=("tokens",),

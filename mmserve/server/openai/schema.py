@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmserve.server.calls import MOST_ANSWERS
 from mmserve.server.chat.schema import CHAT, ENVELOPE, SAMPLING
 from mmserve.server.describe import schema as shape
 from mmserve.server.describe import shared
@@ -13,9 +14,9 @@ _COUNT = shape.integer(0, 2**53)
 _TOKEN_ID = shape.integer(0, 2**31)
 _PROMPT = shape.either(
     shape.text(),
-    shape.array(shape.text(), least=1),
+    shape.array(shape.text(), least=1, most=MOST_ANSWERS),
     shape.array(_TOKEN_ID, least=1),
-    shape.array(shape.array(_TOKEN_ID, least=1), least=1),
+    shape.array(shape.array(_TOKEN_ID, least=1), least=1, most=MOST_ANSWERS),
     doc="A text, token ids, or a list of either.",
 )
 COMPLETIONS = shape.closed(
