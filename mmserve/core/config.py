@@ -363,6 +363,13 @@ class ServerConfig:
     drain_s: float = _setting(
         30.0, "seconds that running requests get to end after a signal", low=0, high=86_400
     )
+    engine_open_s: float = _setting(
+        3600.0,
+        "seconds that an engine may take to open its model, what it downloads included",
+        low=0,
+        high=604_800,
+        is_above=True,
+    )
     engine_stuck_s: float = _setting(
         120.0,
         "seconds after which an engine whose loop does not come by is replaced",
