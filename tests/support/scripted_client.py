@@ -13,6 +13,7 @@ from mmserve.core import (
     ModelInfo,
     Output,
     PromptReport,
+    Release,
     Request,
     TextPart,
     Timing,
@@ -116,6 +117,10 @@ class ScriptedClient:
     ) -> None:
         """Remember the part."""
         self.prepared.append(part)
+
+    def hold(self, part: ImagePart | VideoPart, *, cache_salt: str = "") -> Release:
+        """Nothing is fetched."""
+        return lambda: None
 
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Bytes."""
