@@ -47,7 +47,16 @@ from mmserve.server.sampling import (
 )
 from mmserve.server.service import check_model
 
-__all__ = ["INCLUDABLE", "NAMES", "Recall", "ResponsesCall", "Sender", "responses_call"]
+__all__ = [
+    "ELSEWHERE",
+    "INCLUDABLE",
+    "NAMES",
+    "NEUTRAL",
+    "Recall",
+    "ResponsesCall",
+    "Sender",
+    "responses_call",
+]
 
 Recall = Callable[[str, str], Conversation]
 """Takes a response's id and the field that names it; gives its conversation, or NotFound."""
@@ -66,7 +75,7 @@ INCLUDABLE = (
     "code_interpreter_call.outputs",
 )
 """Pictures are always listed as they were sent; items of the other kinds are never made."""
-_ELSEWHERE = {
+ELSEWHERE: Mapping[str, str] = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
@@ -74,6 +83,19 @@ _ELSEWHERE = {
     "logprobs": f'include: ["{_LOGPROBS}"]',
     "conversation": "previous_response_id",
 }
+"""Fields of other APIs, and what this one has in their place."""
+NEUTRAL = (
+    "reasoning",
+    "prompt",
+    "max_tool_calls",
+    "background_options",
+    "context_management",
+    "moderation",
+    "prompt_cache_options",
+    "access_programs",
+    "image",
+)
+"""Fields that may be there, and say nothing."""
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 
 
@@ -149,24 +171,14 @@ def responses_call(body: Body, sender: Sender, model: ModelInfo) -> ResponsesCal
 
 
 def _take_neutral(body: Body) -> None:
-    for field, newer in _ELSEWHERE.items():
+    for field, newer in ELSEWHERE.items():
         body.take(field, _elsewhere(newer), None)
     body.neutral("n", allowed=(1,))
     body.neutral("background", allowed=(False,))
     body.neutral("truncation", allowed=("disabled",))
     body.neutral("service_tier", allowed=TIERS)
     body.neutral("prompt_cache_retention", allowed=("in_memory",))
-    for field in (
-        "reasoning",
-        "prompt",
-        "max_tool_calls",
-        "background_options",
-        "context_management",
-        "moderation",
-        "prompt_cache_options",
-        "access_programs",
-        "image",
-    ):
+    for field in NEUTRAL:
         body.neutral(field)
 
 

@@ -11,7 +11,7 @@ from mmserve.server.chat.schema_messages import (
 )
 from mmserve.server.describe import schema as shape
 from mmserve.server.describe import shared
-from mmserve.server.openai.responses_request import INCLUDABLE, NAMES
+from mmserve.server.openai.responses_request import ELSEWHERE, INCLUDABLE, NAMES, NEUTRAL
 
 __all__ = ["RESPONSES", "SURFACE"]
 
@@ -131,36 +131,12 @@ _METADATA: shape.Schema = {
     "maxProperties": 16,
     "description": "Texts by name, which the response repeats.",
 }
-_REFUSED = {
-    name: shape.only(doc="Not a field of this API; refused.")
-    for name in (
-        "messages",
-        "max_tokens",
-        "max_completion_tokens",
-        "response_format",
-        "logprobs",
-        "conversation",
-    )
-}
-_NEUTRAL = {
-    name: shape.only()
-    for name in (
-        "reasoning",
-        "prompt",
-        "max_tool_calls",
-        "background_options",
-        "context_management",
-        "moderation",
-        "prompt_cache_options",
-        "access_programs",
-        "image",
-    )
-}
+_REFUSED = {name: shape.only(doc="Not a field of this API; refused.") for name in ELSEWHERE}
 
 RESPONSES = shape.closed(
     {
         **_REFUSED,
-        **_NEUTRAL,
+        **{name: shape.only() for name in NEUTRAL},
         **shared.sampling(NAMES),
         **shared.CONSTRAINTS,
         **shared.MEDIA,
