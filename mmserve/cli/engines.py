@@ -36,7 +36,9 @@ def open_engine(config: EngineConfig) -> Iterator[Client]:
 
 
 @contextmanager
-def open_supervised(config: EngineConfig, stuck_s: float) -> Iterator[Supervisor]:
+def open_supervised(
+    config: EngineConfig, *, open_s: float, stuck_s: float
+) -> Iterator[Supervisor]:
     """An engine in a process of its own, which ends with the block; loads no torch here."""
     from mmserve.engine.remote import (  # noqa: PLC0415 - the other commands need no processes
         Supervision,
@@ -44,7 +46,9 @@ def open_supervised(config: EngineConfig, stuck_s: float) -> Iterator[Supervisor
     )
 
     silence_s = min(stuck_s, Supervision().silence_s)
-    ways = Supervision(stuck_s=stuck_s, silence_s=silence_s, beat_s=min(1.0, silence_s / 4))
+    ways = Supervision(
+        open_s=open_s, stuck_s=stuck_s, silence_s=silence_s, beat_s=min(1.0, silence_s / 4)
+    )
     supervisor = Supervisor(config, ways)
     with console.waiting(f"loading {config.model}"):
         supervisor.start()

@@ -41,7 +41,9 @@ def serve(
         with opener_of(ctx)(settings.engine()) as client:
             _serve(client, config, is_verbose=verbose)
         return
-    with open_supervised(settings.engine(), config.engine_stuck_s) as supervisor:
+    with open_supervised(
+        settings.engine(), open_s=config.engine_open_s, stuck_s=config.engine_stuck_s
+    ) as supervisor:
         _serve(
             supervisor.client,
             config,

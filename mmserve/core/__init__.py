@@ -76,7 +76,7 @@ from mmserve.core.plan import (
     SampledRow,
     SampledTokens,
 )
-from mmserve.core.ports import Begun, Client, Jump, Matcher, Pending, Runner, Ticket
+from mmserve.core.ports import Begun, Client, Jump, Matcher, Pending, Release, Runner, Ticket
 from mmserve.core.prompt import (
     MediaSpan,
     Prompt,
@@ -168,6 +168,7 @@ __all__ = [
     "PromptLook",
     "PromptReport",
     "RawPart",
+    "Release",
     "Request",
     "RequestRefused",
     "RowSampling",

@@ -350,11 +350,25 @@ class ServerConfig:
         default=True, doc="serve the web page at /", flag="--no-page"
     )
     max_body_bytes: int = _setting(100 * _MIB, "most bytes of a request body")
+    body_timeout_s: float = _setting(
+        60.0,
+        "seconds that a request body may take, and one more for each 16 KiB of it",
+        low=0,
+        high=86_400,
+        is_above=True,
+    )
     max_file_store_bytes: int = _setting(
         1024 * _MIB, "bytes of uploaded files kept; the least recently used leave first"
     )
     drain_s: float = _setting(
         30.0, "seconds that running requests get to end after a signal", low=0, high=86_400
+    )
+    engine_open_s: float = _setting(
+        3600.0,
+        "seconds that an engine may take to open its model, what it downloads included",
+        low=0,
+        high=604_800,
+        is_above=True,
     )
     engine_stuck_s: float = _setting(
         120.0,

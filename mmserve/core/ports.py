@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:  # keeps the start of the command line and the language light
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Begun", "Client", "Jump", "Matcher", "Pending", "Runner", "Ticket"]
+__all__ = ["Begun", "Client", "Jump", "Matcher", "Pending", "Release", "Runner", "Ticket"]
+
+Release = Callable[[], None]
+"""Ends a `Client.hold`."""
 
 
 class Pending(Protocol):
@@ -181,6 +184,14 @@ class Client(Protocol):
         comes meanwhile shares it. Never raises for the content, and may do nothing: a part that
         cannot be used is refused when a request uses it. Work is charged to `client`. Said
         twice is said once.
+        """
+        ...
+
+    def hold(self, part: ImagePart | VideoPart, *, cache_salt: str = "") -> Release:
+        """Keep what requests of this salt fetch of this part, until the result is called.
+
+        So they share one fetch however slowly they follow each other. Fetches nothing itself,
+        returns at once, and never raises for the content. The result may be called twice.
         """
         ...
 

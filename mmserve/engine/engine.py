@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -27,6 +28,7 @@ from mmserve.core import (
     Output,
     Part,
     PromptLook,
+    Release,
     Request,
     SamplingParams,
     VideoPart,
@@ -184,6 +186,14 @@ class Engine:
     ) -> None:
         """A hint that requests will soon have this part; see `core.ports.Client`."""
         self._hints.add(part, cache_salt, client)
+
+    def hold(self, part: ImagePart | VideoPart, *, cache_salt: str = "") -> Release:
+        """Keep what requests fetch of this part; see `core.ports.Client`."""
+        ends = ExitStack()
+        if (plane := self._parts.plane) is not None:
+            plane.hold(part, salt=cache_salt)
+            ends.callback(plane.release, part, salt=cache_salt)
+        return ends.close
 
     def look(self, part: ImagePart | VideoPart) -> MediaLook:
         """What the model will see of a picture or clip; see `core.ports.Client`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app"]
 
+_NO_METHOD = 405
 Handler = Callable[[Service, HttpRequest], Awaitable[Response]]
 
 _ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
@@ -112,15 +113,16 @@ def create_app(client: Client, config: ServerConfig, tracing: Tracing | None = N
     app.state.calls, app.state.files = service.calls, store
     app.state.conversations, app.state.tracing = talks, tracing
     page = page_routes() if config.is_page_served else ()
+    known: dict[str, set[str]] = {}
     for path, methods, handler in _ROUTES + page:
-        for method in methods:
+        all_methods = (*methods, "HEAD") if "GET" in methods else methods
+        known.setdefault(path, set()).update(all_methods)
+        for method in all_methods:
             _add(app, path, method, handler, service)
-        if "GET" in methods:
-            _add(app, path, "HEAD", handler, service)
-    app.add_exception_handler(MmserveError, _refuse(counts))
-    app.add_exception_handler(HTTPException, _refuse(counts))
+    app.add_exception_handler(MmserveError, _refuse(counts, known))
+    app.add_exception_handler(HTTPException, _refuse(counts, known))
     paths = Paths(
-        known=frozenset(path for path, _, _ in _ROUTES + page),
+        known=frozenset(known),
         without_key=OPEN_PATHS.union(path for path, _, _ in page),
     )
     add_layers(app, service, paths, tracing)
@@ -146,13 +148,20 @@ def _add(app: FastAPI, path: str, method: str, handler: Handler, service: Servic
     )
 
 
-def _refuse(counts: Counts) -> Callable[[HttpRequest, Exception], Awaitable[Response]]:
+def _refuse(
+    counts: Counts, known: Mapping[str, Collection[str]]
+) -> Callable[[HttpRequest, Exception], Awaitable[Response]]:
+    """Errors as answers; `known` are the methods of each path."""
+
     async def handle(http: HttpRequest, error: Exception) -> Response:
         code, visit = error_object(error)["error"]["code"], here()
         if not isinstance(error, Aborted):  # who has left is counted among the ends
             counts.add("request_errors_total", code=code)
         if visit is not None:
             visit.fail(code)
-        return error_response(error, http.url.path)
+        response = error_response(error, http.url.path, "" if visit is None else visit.shown_id)
+        if visit is not None and response.status_code == _NO_METHOD and visit.route in known:
+            response.headers["Allow"] = ", ".join(sorted(known[visit.route]))
+        return response
 
     return handle

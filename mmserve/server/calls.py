@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from mmserve.core import (
     Aborted,
+    BadRequest,
     Broken,
     Client,
     Finish,
@@ -28,7 +29,10 @@ from mmserve.core import (
 from mmserve.server.clients import Caller, scoped_salt
 from mmserve.server.visit import Followed, here
 
-__all__ = ["Calls", "OpenCall"]
+__all__ = ["MOST_ANSWERS", "Calls", "OpenCall"]
+
+MOST_ANSWERS = 4096
+"""Answers that one call may ask for: its prompts, times its samples."""
 
 _NO_REPORT = PromptReport(())
 
@@ -61,11 +65,13 @@ class Calls:
         A caller whose key has a cache of its own gets it here, whatever the route.
 
         Changes: the open calls. Whoever opens a call closes it. Raises what `refuse_new` says,
-        and the 429 refusal if the client has too many.
+        BadRequest for too many answers at once, and the 429 refusal if the client has too many.
         """
         if self._refusal is not None:
             raise self._refusal
         visit, num_samples = here(), requests[0].num_sequences
+        if len(requests) > 1:
+            _check_number(len(requests), num_samples)
         caller = Caller() if visit is None else visit.caller
         followed = None
         if visit is not None:
@@ -234,6 +240,13 @@ class OpenCall:
                         first + index,
                         Output(ticket.request_id, index, "", (), usage, finish=finish),
                     )
+
+
+def _check_number(num_prompts: int, num_samples: int) -> None:
+    if num_prompts * num_samples > MOST_ANSWERS:
+        message = f"{num_prompts} prompts with n {num_samples} are too many answers at once"
+        hint = f"a call may ask for {MOST_ANSWERS}; send several"
+        raise BadRequest(message, field="n", reason="too_many", hint=hint)
 
 
 def _is_own(client: str, caller: Caller) -> bool:

@@ -40,10 +40,12 @@ from mmserve.core import (
 
 __all__ = [
     "ANSWERS",
+    "ANTHROPIC_ID_HEADER",
     "STATUS",
     "admin_only",
     "anthropic_error",
     "body_too_large",
+    "body_too_slow",
     "client_full",
     "cross_site",
     "error_object",
@@ -88,6 +90,7 @@ _TYPES = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
     499: "request_aborted",
@@ -98,12 +101,15 @@ _ANTHROPIC_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "timeout_error",
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",
 }
 _ANTHROPIC_PATH = "/v1/messages"
+ANTHROPIC_ID_HEADER = "request-id"
+"""Where Anthropic's clients look for a request's id."""
 _ROUTING = {
     404: ("there is no such route", "not_found"),
     405: ("the route does not take this method", "method_not_allowed"),
@@ -114,6 +120,7 @@ ANSWERS: Mapping[str, tuple[int, str]] = {
     "key": (401, "The API key is missing or wrong."),
     "admin": (403, "The route is the operator's."),
     "absent": (404, "What the request names is not there."),
+    "slow": (408, "The body came too slowly, or not at all."),
     "large": (413, "The body, or the file in it, is larger than the limit."),
     "busy": (429, "Too many requests are under way or wait; `Retry-After` says when to try."),
     "left": (499, "The client closed the connection; nobody sees this."),
@@ -171,10 +178,10 @@ def is_anthropic(path: str) -> bool:
     return path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/")
 
 
-def error_response(error: Exception, path: str = "") -> JSONResponse:
+def error_response(error: Exception, path: str = "", shown_id: str = "") -> JSONResponse:
     """The whole answer to a failed request; `Retry-After` where trying later helps. Pure.
 
-    The form is Anthropic's if `path` is one of its routes.
+    The form is Anthropic's if `path` is one of its routes; that tells the request's id, too.
     """
     headers: dict[str, str] = {}
     if isinstance(error, HTTPException):
@@ -183,7 +190,9 @@ def error_response(error: Exception, path: str = "") -> JSONResponse:
         seconds = error.fields.get("retry_after_s")
         wait = seconds if isinstance(seconds, int | float) else 1
         headers["Retry-After"] = str(max(1, round(wait)))
-    body = anthropic_error(error) if is_anthropic(path) else error_object(error)
+    body = error_object(error)
+    if is_anthropic(path):
+        body = {**anthropic_error(error), "request_id": shown_id or None}
     return JSONResponse(body, status_of(error), headers)
 
 
@@ -228,6 +237,13 @@ def body_too_large(limit_bytes: int) -> HTTPException:
     message = f"the request body is larger than the limit of {limit_bytes} bytes"
     detail: Any = {"message": message, "code": "body_too_large"}
     return HTTPException(413, detail)
+
+
+def body_too_slow(num_bytes: int, waited_s: float) -> HTTPException:
+    """The refusal of a body that does not come, after which the connection is closed. Pure."""
+    message = f"after {waited_s:.0f} s there are {num_bytes} bytes of the request body"
+    hint = "send it faster, or start the server with a longer --body-timeout-s"
+    return HTTPException(408, _detail("body_too_slow", message, hint), {"Connection": "close"})
 
 
 def file_too_large(num_bytes: int, limit_bytes: int) -> HTTPException:

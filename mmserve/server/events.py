@@ -107,6 +107,7 @@ class EventStream(Response):
         async for piece in self._guarded():
             body = {"type": "http.response.body", "body": piece.encode(), "more_body": True}
             await send(body)
+            await asyncio.sleep(0)  # a connection that is gone is seen before the next write
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _guarded(self) -> AsyncIterator[str]:

@@ -25,6 +25,7 @@ __all__ = [
     "integers",
     "list_of",
     "number",
+    "short_text",
     "shown",
     "text",
     "text_or_texts",
@@ -39,6 +40,7 @@ Check = Callable[[object, str], T]
 
 _MAX_SHOWN = 60
 _MAX_NAME = 40
+_MAX_SHORT = 256
 
 
 class Body:
@@ -166,6 +168,15 @@ def text(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise wrong(name, value, "a string")
     return value
+
+
+def short_text(value: object, name: str) -> str:
+    """A string of at most 256 characters. Pure."""
+    words = text(value, name)
+    if len(words) > _MAX_SHORT:
+        message = f"{name} has {len(words)} characters, the limit is {_MAX_SHORT}"
+        raise BadRequest(message, field=name, reason="too_long")
+    return words
 
 
 def word(*allowed: str) -> Check[str]:

@@ -80,6 +80,7 @@ class Guard:
 
 
 def _answer(error: Exception, visit: Visit | None, path: str) -> ASGIApp:
-    if visit is not None:
-        visit.fail(error_object(error)["error"]["code"])
-    return error_response(error, path)
+    if visit is None:
+        return error_response(error, path)
+    visit.fail(error_object(error)["error"]["code"])
+    return error_response(error, path, visit.shown_id)

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from mmserve.core import ServerConfig
+from mmserve.server.errors import ANTHROPIC_ID_HEADER
 from mmserve.server.guard import Guard
 from mmserve.server.service import ID_HEADER, Service
 from mmserve.server.watch.collector import open_tracing
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Paths", "add_layers", "tracing_of"]
 
 _CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
-_CORS_HEADERS = ("Authorization", "Content-Type", "X-Api-Key", ID_HEADER)
+_CORS_TOLD = (ID_HEADER, ANTHROPIC_ID_HEADER, "Retry-After")
 
 
 def tracing_of(config: ServerConfig) -> Tracing | None:
@@ -49,8 +50,8 @@ def add_layers(app: FastAPI, service: Service, paths: Paths, tracing: Tracing | 
             CORSMiddleware,
             allow_origins=service.config.cors_origins,
             allow_methods=_CORS_METHODS,
-            allow_headers=_CORS_HEADERS,
-            expose_headers=(ID_HEADER, "Retry-After"),
+            allow_headers=("*",),  # clients send many, and none of them has a power of its own
+            expose_headers=_CORS_TOLD,
         )
     app.add_middleware(
         Watch,

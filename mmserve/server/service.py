@@ -11,7 +11,7 @@ from fastapi import Request as HttpRequest
 
 from mmserve.core import BadRequest, BytesSource, Client, ModelInfo, NotFound, ServerConfig
 from mmserve.server.admin import check_admin
-from mmserve.server.body import read_bytes, read_json
+from mmserve.server.body import BodyLimits, read_bytes, read_json
 from mmserve.server.calls import Calls
 from mmserve.server.clients import Caller, caller_of, key_of
 from mmserve.server.conversation_store import ConversationStore
@@ -45,14 +45,18 @@ class Service:
     renders: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def read_body(self, http: HttpRequest) -> Body:
-        """The request's JSON object. Raises the 413 refusal or BadRequest."""
-        return Body(await read_json(http, self.config.max_body_bytes))
+        """The request's JSON object. Raises as `read_json`."""
+        return Body(await read_json(http, self._body_limits))
 
     async def read_form(self, http: HttpRequest) -> dict[str, FormField]:
-        """The request's form by field. Raises the 413 refusal or BadRequest."""
-        raw = await read_bytes(http, self.config.max_body_bytes)
+        """The request's form by field. Raises as `read_bytes`, and BadRequest."""
+        raw = await read_bytes(http, self._body_limits)
         content_type = http.headers.get("content-type", "")
         return await asyncio.to_thread(parse_form, raw, content_type)
+
+    @property
+    def _body_limits(self) -> BodyLimits:
+        return BodyLimits(self.config.max_body_bytes, self.config.body_timeout_s)
 
     def caller(self, http: HttpRequest) -> Caller:
         """Who sends this request, as far as its headers say. Pure."""

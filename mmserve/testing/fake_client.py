@@ -33,6 +33,7 @@ from mmserve.core import (
     PromptLook,
     PromptReport,
     RawPart,
+    Release,
     Request,
     SamplingParams,
     TextPart,
@@ -188,6 +189,11 @@ class FakeClient:
         del cache_salt, client
         with self._lock:
             self.prepared.append(part)
+
+    def hold(self, part: ImagePart | VideoPart, *, cache_salt: str = "") -> Release:
+        """Nothing is fetched. Pure."""
+        del part, cache_salt
+        return lambda: None
 
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Ids of text: the longest piece that fits, else a byte. Pure."""

@@ -4,13 +4,16 @@ hint -> expected -> fetched -> kept  --- first use --->  kept a moment longer ->
            |                     +---- nobody came ----------------------------> gone
            +-- a request fetches it first: the hint has nothing left to do
 
+held -> fetched by a request -> kept, whatever uses come -> released -> gone
+
 Keyed by tenant and address, so nobody is given what another tenant fetched. What lies behind an
 address may change: bytes are for the requests that follow a hint soon, not a cache of the web.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -49,9 +52,24 @@ class KeptFetches:
         self._kept: OrderedDict[Key, _Kept] = OrderedDict()
         self._expected: dict[Key, bool] = {}
         """Hints whose fetch is to come or under way, and whether a request came meanwhile."""
+        self._holders: Counter[Key] = Counter()
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def hold(self, key: Key) -> None:
+        """Keep what is there, or comes, until `release`. Changes: who holds it."""
+        self._drop_old()
+        self._holders[key] += 1
+        if key in self._kept:
+            self._kept[key].expires_s = math.inf
+
+    def release(self, key: Key) -> None:
+        """Undo one `hold`. Changes: bytes that nobody holds any more are gone."""
+        self._holders[key] -= 1
+        if not self._holders[key]:
+            del self._holders[key]
+            self._drop(key)
 
     def expect(self, key: Key) -> None:
         """A hint names an address. Changes: what is expected."""
@@ -75,30 +93,35 @@ class KeptFetches:
         kept = self._kept.get(key)
         if kept is None:
             return None
-        kept.expires_s = min(kept.expires_s, self._clock() + _LINGER_S)
+        if key not in self._holders:
+            kept.expires_s = min(kept.expires_s, self._clock() + _LINGER_S)
         return kept.content
 
     def keep(self, key: Key, content: bytes) -> None:
-        """An address was fetched; ignored if no hint expects it. Changes: bytes kept."""
+        """An address was fetched; ignored if no hint expects it, and nobody holds it.
+
+        Changes: bytes kept.
+        """
         self._drop_old()
-        is_used = self._expected.pop(key, None)
-        if is_used is None or len(content) > self._limit_bytes:
+        is_used, is_held = self._expected.pop(key, None), key in self._holders
+        if (is_used is None and not is_held) or len(content) > self._limit_bytes:
             return
         self._drop(key)
-        expires_s = self._clock() + (_LINGER_S if is_used else self._age_s)
-        self._kept[key] = _Kept(content, expires_s)
+        age_s = math.inf if is_held else _LINGER_S if is_used else self._age_s
+        self._kept[key] = _Kept(content, self._clock() + age_s)
         self._num_bytes += len(content)
         while self._num_bytes > self._limit_bytes:
-            self._drop(next(iter(self._kept)))
+            oldest = next(iter(self._kept))
+            self._drop(next((key for key in self._kept if key not in self._holders), oldest))
 
     def give_up(self, key: Key) -> None:
         """A hint comes to nothing. Changes: it is not expected any more."""
         self._expected.pop(key, None)
 
     def forget(self) -> None:
-        """Changes: nothing is kept."""
-        self._kept.clear()
-        self._num_bytes = 0
+        """Changes: nothing is kept but what is held."""
+        for key in [key for key in self._kept if key not in self._holders]:
+            self._drop(key)
 
     def _drop_old(self) -> None:
         now_s = self._clock()

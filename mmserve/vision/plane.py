@@ -167,6 +167,16 @@ class MediaPlane:
         if not isinstance(part.source, FramesSource):
             self._reader.expect(part.source, salt=salt)
 
+    def hold(self, part: ImagePart | VideoPart, *, salt: str) -> None:
+        """Keep what requests fetch of a part until `release`. Changes: what is kept."""
+        if not isinstance(part.source, FramesSource):
+            self._reader.hold(part.source, salt=salt)
+
+    def release(self, part: ImagePart | VideoPart, *, salt: str) -> None:
+        """Undo one `hold`. Changes: what is kept."""
+        if not isinstance(part.source, FramesSource):
+            self._reader.release(part.source, salt=salt)
+
     def prepare(self, part: ImagePart | VideoPart, *, salt: str) -> ResolvedMedia | None:
         """As `resolve`, before any request: what is fetched is kept for the one to come.
 

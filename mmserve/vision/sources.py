@@ -84,6 +84,18 @@ class SourceReader:
         content = self._fetched((salt, source.url), is_early=True)
         return None if content is None else self._checked(content)
 
+    def hold(self, source: BytesSource | PathSource | UrlSource, *, salt: str) -> None:
+        """Keep what requests fetch of a source until `release`. Changes: what is kept."""
+        if isinstance(source, UrlSource) and _is_fetched(source.url):
+            with self._lock:
+                self._kept.hold((salt, source.url))
+
+    def release(self, source: BytesSource | PathSource | UrlSource, *, salt: str) -> None:
+        """Undo one `hold`. Changes: what is kept."""
+        if isinstance(source, UrlSource) and _is_fetched(source.url):
+            with self._lock:
+                self._kept.release((salt, source.url))
+
     def give_up(self, source: BytesSource | PathSource | UrlSource, *, salt: str) -> None:
         """A hint has come to its end, good or bad. Changes: its source is not expected."""
         if isinstance(source, UrlSource):

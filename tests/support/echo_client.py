@@ -28,6 +28,7 @@ from mmserve.core import (
     PromptLook,
     PromptReport,
     RawPart,
+    Release,
     Request,
     SamplingParams,
     SpanLook,
@@ -93,6 +94,8 @@ class EchoClient:
     requests: list[Request] = field(default_factory=list)
     tickets: list[EchoTicket] = field(default_factory=list)
     prepared: list[tuple[ImagePart | VideoPart, str, str]] = field(default_factory=list)
+    held: list[tuple[ImagePart | VideoPart, str, int]] = field(default_factory=list)
+    released: list[tuple[ImagePart | VideoPart, str, int, int]] = field(default_factory=list)
     is_broken: bool = False
     is_busy: bool = False
     recent: tuple[float, float, float] = (400, 200, 300)
@@ -109,6 +112,12 @@ class EchoClient:
     ) -> None:
         """Remember a hint, with its salt and client."""
         self.prepared.append((part, cache_salt, client))
+
+    def hold(self, part: ImagePart | VideoPart, *, cache_salt: str = "") -> Release:
+        """Remember what is held, after how many requests, and after how many no more."""
+        held = (part, cache_salt, len(self.requests))
+        self.held.append(held)
+        return lambda: self.released.append((*held, len(self.requests)))
 
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Bytes of the text."""

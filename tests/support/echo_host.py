@@ -1,8 +1,9 @@
 """An engine process without an engine: it echoes, and does what a test asks of it.
 
 A prompt "abort" kills the process, as a fault in native code would; "freeze" keeps its loop
-away for good, "stop" ends its loop. The model "refused" cannot be opened. Each opening adds a
-line to the file named by `served_name`; once it has a line "crash", openings die.
+away for good, "stop" ends its loop. The model "refused" cannot be opened, "asleep" never is.
+Each opening adds a line to the file named by `served_name`; once it has a line "crash",
+openings die.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ def open_echo(config: EngineConfig) -> Iterator[Opened]:
     """A client that echoes."""
     if config.model == "refused":
         raise UnsupportedModel("no model at 'refused'", hint="there is none")
+    if config.model == "asleep":
+        threading.Event().wait()
     if config.served_name is not None:
         book = Path(config.served_name)
         lines = book.read_text().splitlines() if book.exists() else []

@@ -14,6 +14,7 @@ from mmserve.core import (
     Output,
     PromptLook,
     PromptReport,
+    Release,
     Request,
     TextPart,
     Timing,
@@ -117,6 +118,10 @@ class ScriptedClient:
     ) -> None:
         """Remember the part."""
         self.prepared.append(part)
+
+    def hold(self, part: ImagePart | VideoPart, *, cache_salt: str = "") -> Release:
+        """Nothing is fetched."""
+        return lambda: None
 
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Bytes."""

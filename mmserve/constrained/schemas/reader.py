@@ -63,8 +63,7 @@ def _read(schema: Any) -> PlainSchema:  # noqa: ANN401 - parsed JSON
     if schema is False:
         refuse("false", "", "allows no value at all", "unsatisfiable")
     if schema is not True and not isinstance(schema, Mapping):
-        kind = type(schema).__name__
-        refuse("$schema", "", f"must be an object or a boolean, got {kind}", "type")
+        refuse("$schema", "", "must be an object or a boolean", "type")
     document = Document(schema)
     graph = Graph(document)
     if not graph.is_alive(graph.root):

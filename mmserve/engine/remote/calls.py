@@ -7,15 +7,15 @@ import logging
 from mmserve.core import Broken, Client, MmserveError
 from mmserve.engine.remote.messages import (
     Call,
-    CallFailed,
     Counters,
     Detokenize,
     Draw,
+    Failed,
     FlushCache,
     Look,
     Render,
-    Result,
     Tokenize,
+    Told,
     Value,
 )
 
@@ -24,12 +24,12 @@ __all__ = ["answer", "as_ours"]
 _log = logging.getLogger(__name__)
 
 
-def answer(client: Client, call: Call) -> Result | CallFailed:
+def answer(client: Client, call: Call) -> Told | Failed:
     """Carry a call out. Never raises. Changes: whatever the call does."""
     try:
-        return Result(call.number, _carry_out(client, call))
+        return Told(call.number, _carry_out(client, call))
     except Exception as error:  # noqa: BLE001 - whoever called must hear of it
-        return CallFailed(call.number, as_ours(error))
+        return Failed(call.number, as_ours(error))
 
 
 def as_ours(error: BaseException) -> MmserveError:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +21,7 @@ from mmserve.core import (
     Output,
     PromptLook,
     PromptReport,
+    Release,
     Request,
     Timing,
     Usage,
@@ -27,22 +29,21 @@ from mmserve.core import (
 )
 from mmserve.engine.remote.messages import (
     Call,
-    CallFailed,
     Cancel,
     Counters,
     Detokenize,
     Draw,
+    EndHold,
+    Failed,
     FlushCache,
+    Hold,
     Look,
     Message,
-    News,
     Prepare,
-    Refused,
     Render,
-    Report,
-    Result,
     Submit,
     Tokenize,
+    Told,
 )
 from mmserve.engine.ticket import EngineTicket
 
@@ -98,20 +99,19 @@ class RemoteEngine:
 
     def take(self, message: Message) -> None:
         """Take in what the engine says. Changes: a ticket, or a call. From one thread."""
-        if isinstance(message, Report | News | Refused):
-            self._take_news(message)
-        elif isinstance(message, Result | CallFailed):
+        if not isinstance(message, Told | Failed):
+            raise TypeError(f"a {type(message).__name__} is not for the client")
+        request = self._open.get(message.number)
+        if request is None:
             self._take_answer(message)
         else:
-            raise TypeError(f"a {type(message).__name__} is not for the client")
+            self._take_news(request, message)
 
     def fail(self, message: Message, error: Exception) -> None:
         """A message could not be sent. Changes: what it began has ended."""
         refusal = MmserveError(f"the request cannot be handed to the engine: {error}")
-        if isinstance(message, Submit):
-            self.take(Refused(message.number, refusal))
-        elif isinstance(message, Call):
-            self.take(CallFailed(message.number, refusal))
+        if isinstance(message, Submit | Call):
+            self.take(Failed(message.number, refusal))
 
     @property
     def num_open(self) -> int:
@@ -149,6 +149,14 @@ class RemoteEngine:
         send = self._send
         if send is not None:
             send(Prepare(part, cache_salt, client))
+
+    def hold(self, part: ImagePart | VideoPart, *, cache_salt: str = "") -> Release:
+        """Keep what requests fetch of this part; see `core.ports.Client`."""
+        ends, send, number = ExitStack(), self._send, next(self._numbers)
+        if send is not None:
+            send(Hold(number, part, cache_salt))
+            ends.callback(send, EndHold(number))
+        return ends.close
 
     def look(self, part: ImagePart | VideoPart) -> MediaLook:
         """What the model will see of a picture or clip; see `core.ports.Client`."""
@@ -221,27 +229,24 @@ class RemoteEngine:
         if send is not None and number in self._open:
             send(Cancel(number))
 
-    def _take_news(self, message: Report | News | Refused) -> None:
-        request = self._open.get(message.number)
-        if request is None:
-            return
+    def _take_news(self, request: _OpenRequest, message: Told | Failed) -> None:
         match message:
-            case Report(_, report):
+            case Told(_, PromptReport() as report):
                 request.accept(report)
-            case News(_, output):
+            case Told(_, Output() as output):
                 request.put(output)
-            case Refused(_, error):
+            case Failed(_, error):
                 request.ticket.refuse(error)
         if request.ticket.is_settled:
             with self._lock:
                 self._open.pop(message.number, None)
 
-    def _take_answer(self, message: Result | CallFailed) -> None:
+    def _take_answer(self, message: Told | Failed) -> None:
         with self._lock:
             future = self._calls.pop(message.number, None)
         if future is None:
             return
-        if isinstance(message, Result):
+        if isinstance(message, Told):
             future.set_result(message.value)
         else:
             future.set_exception(message.error)

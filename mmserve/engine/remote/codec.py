@@ -62,17 +62,31 @@ _FIELDS: Mapping[type[Any], tuple[tuple[str, object], ...]] = {
 
 @dataclasses.dataclass(slots=True)
 class Blobs:
-    """Large bytes of one text, in order; the text knows them by place and size. Mutable."""
+    """Large bytes of a frame, in order; its texts know them by place and size. Mutable.
+
+    What several messages hold, such as the picture of many questions, goes in once.
+    """
 
     contents: list[bytes] = dataclasses.field(default_factory=list)
     num_bytes: int = 0
+    _places: dict[int, int] = dataclasses.field(default_factory=dict)
+    """Where objects stand, by id: they live as long as `contents`."""
 
     def add(self, content: bytes) -> list[int]:
         """Take one in; gives its place and size. Changes: the contents."""
-        place = [self.num_bytes, len(content)]
-        self.contents.append(content)
-        self.num_bytes += len(content)
-        return place
+        place = self._places.get(id(content))
+        if place is None:
+            place = self._places[id(content)] = self.num_bytes
+            self.contents.append(content)
+            self.num_bytes += len(content)
+        return [place, len(content)]
+
+    def take_back(self, num_contents: int) -> None:
+        """Forget all but the first so many. Changes: the contents."""
+        for content in self.contents[num_contents:]:
+            del self._places[id(content)]
+            self.num_bytes -= len(content)
+        del self.contents[num_contents:]
 
 
 def encode(message: Message, blobs: Blobs) -> bytes:
@@ -80,12 +94,11 @@ def encode(message: Message, blobs: Blobs) -> bytes:
 
     Raises TypeError for a value that does not travel, and then leaves `blobs` as it was.
     """
-    num_before, num_bytes = len(blobs.contents), blobs.num_bytes
+    num_before = len(blobs.contents)
     try:
         return msgspec.msgpack.encode(_plain(message, blobs))
     except BaseException:
-        del blobs.contents[num_before:]
-        blobs.num_bytes = num_bytes
+        blobs.take_back(num_before)
         raise
 
 

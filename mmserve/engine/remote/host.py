@@ -25,24 +25,23 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
-from mmserve.core import Client, EngineConfig, MmserveError, Ticket
+from mmserve.core import Client, EngineConfig, MmserveError, Release, Ticket
 from mmserve.engine.remote.calls import answer, as_ours
 from mmserve.engine.remote.messages import (
     Beat,
     Call,
-    CallFailed,
     Cancel,
     Close,
+    EndHold,
+    Failed,
+    Hold,
     Message,
-    News,
     NotOpened,
     Open,
     Prepare,
     Ready,
-    Refused,
-    Report,
-    Result,
     Submit,
+    Told,
 )
 from mmserve.engine.remote.wire import Wire
 
@@ -73,6 +72,7 @@ class Host:
         self._pulse = pulse
         self._beat_s = beat_s
         self._tickets: dict[int, Ticket] = {}
+        self._holds: dict[int, Release] = {}
         self._pending: list[Message] = []
         self._followers: set[asyncio.Task[None]] = set()
         self._is_over = threading.Event()
@@ -122,6 +122,10 @@ class Host:
                     ticket.cancel()
             case Prepare(part, cache_salt, client):
                 self._client.prepare(part, cache_salt=cache_salt, client=client)
+            case Hold(number, part, cache_salt):
+                self._holds[number] = self._client.hold(part, cache_salt=cache_salt)
+            case EndHold(number):
+                self._holds.pop(number)()
             case _ if isinstance(message, Call):
                 self._calls.submit(self._answer, message)
             case _:
@@ -139,11 +143,11 @@ class Host:
 
     async def _tell(self, number: int, ticket: Ticket) -> None:
         try:
-            self._queue(Report(number, await ticket.report_async()))
+            self._queue(Told(number, await ticket.report_async()))
             async for output in ticket.outputs_async():
-                self._queue(News(number, output))
+                self._queue(Told(number, output))
         except Exception as error:  # noqa: BLE001 - whoever reads the request must hear of it
-            self._queue(Refused(number, as_ours(error)))
+            self._queue(Failed(number, as_ours(error)))
         finally:
             self._tickets.pop(number, None)
 
@@ -169,13 +173,10 @@ class Host:
             self._wire.send(messages, self._on_bad)
 
     def _on_bad(self, message: Message, error: Exception) -> None:
-        ours = as_ours(error)
-        if isinstance(message, Report | News):
-            self._queue(Refused(message.number, ours))
+        if isinstance(message, Told):
+            self._queue(Failed(message.number, as_ours(error)))
             if (ticket := self._tickets.get(message.number)) is not None:
                 ticket.cancel()
-        elif isinstance(message, Result):
-            self._queue(CallFailed(message.number, ours))
 
     # --- signs of life -----------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from mmserve.core import (
     EngineConfig,
@@ -26,26 +26,25 @@ __all__ = [
     "MESSAGES",
     "Beat",
     "Call",
-    "CallFailed",
     "Cancel",
     "Close",
     "Counters",
     "Detokenize",
     "Draw",
+    "EndHold",
+    "Failed",
     "FlushCache",
+    "Hold",
     "Look",
     "Message",
-    "News",
     "NotOpened",
     "Open",
     "Prepare",
     "Ready",
-    "Refused",
     "Render",
-    "Report",
-    "Result",
     "Submit",
     "Tokenize",
+    "Told",
     "Value",
 ]
 
@@ -63,7 +62,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A request; answered by `Report` and `News`, or by `Refused`."""
+    """A request; answered by its report and outputs in turn, or by `Failed`."""
 
     number: int
     request: Request
@@ -83,6 +82,22 @@ class Prepare:
     part: ImagePart | VideoPart
     cache_salt: str
     client: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Keep what is fetched of a part until the `EndHold` of this number; not answered."""
+
+    number: int
+    part: ImagePart | VideoPart
+    cache_salt: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndHold:
+    """The end of a `Hold`."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,52 +192,25 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A request is accepted."""
+class Told:
+    """News of a request (that it is accepted, then its outputs), or what a call gave."""
 
     number: int
-    report: PromptReport
+    value: PromptReport | Output | Value
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """News of one sequence of a request."""
-
-    number: int
-    output: Output
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A request is not answered; nothing follows."""
-
-    number: int
-    error: MmserveError
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a call gave."""
-
-    number: int
-    value: Value
-
-
-@dataclass(frozen=True, slots=True)
-class CallFailed:
-    """What a call raised."""
+class Failed:
+    """A request is not answered, or what a call raised; nothing follows."""
 
     number: int
     error: MmserveError
 
 
 Call = Look | Render | Tokenize | Detokenize | FlushCache | Counters | Draw
-"""Messages that `Result` or `CallFailed` answers."""
+"""Messages that one `Told` or `Failed` answers."""
 Message = (
-    Open | Submit | Cancel | Prepare | Call | Close
-    | Ready | NotOpened | Beat | Report | News | Refused | Result | CallFailed
+    Open | Submit | Cancel | Prepare | Hold | EndHold | Call | Close
+    | Ready | NotOpened | Beat | Told | Failed
 )  # fmt: skip
-MESSAGES: tuple[type[Message], ...] = (
-    Open, Submit, Cancel, Prepare, Look, Render, Tokenize, Detokenize, FlushCache, Counters,
-    Draw, Close, Ready, NotOpened, Beat, Report, News, Refused, Result, CallFailed,
-)  # fmt: skip
+MESSAGES: tuple[type[Message], ...] = get_args(Message)

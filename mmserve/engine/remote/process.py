@@ -99,15 +99,25 @@ class EngineProcess:
         """Seconds since its loop last came by, when it was last heard. Pure."""
         return self._loop_age_s
 
-    def wait_ready(self) -> ModelInfo:
+    def wait_ready(self, timeout_s: float) -> ModelInfo:
         """Wait until its engine is open.
 
-        Raises what the engine cannot be opened for, or EngineDown if the process ended.
+        Raises what the engine cannot be opened for, or EngineDown if the process ended, or was
+        not ready after `timeout_s`: the log then has where its threads were.
         """
         with self._news:
-            self._news.wait_for(lambda: self._is_over or self._model or self._refusal)
+            is_told = self._news.wait_for(
+                lambda: self._is_over or self._model or self._refusal, timeout_s
+            )
         if self._model is not None:
             return self._model
+        if not is_told:
+            self.tell_where()
+            raise EngineDown(
+                f"the engine process did not open its model within {timeout_s:g} s",
+                hint="the log says where it was; a model that needs longer wants a longer"
+                " --engine-open-s",
+            )
         raise self._refusal or EngineDown(
             f"the engine process ended while it opened its model ({self.how_it_ended()})",
             hint="the log says more",

@@ -2,7 +2,7 @@
 
     starting --ready--> up --died, or hung and killed--> waiting --delay--> starting
        |                                                     |
-       '-- first start refused: raised                       '-- too often: gives up
+       '-- first start refused, or too long: raised          '-- too often: gives up
 
 The delay doubles with each failure in a row, and is short again after the engine was well for
 a while.
@@ -34,6 +34,7 @@ class Supervision:
     """When an engine counts as hung, and how often another is tried.
 
     Args:
+        open_s: longest that it may take to open its model, what it downloads included.
         stuck_s: longest that its loop may stay away (one step, with all that it compiles).
         silence_s: longest that its process may say nothing at all.
         beat_s: how often it says that it is well.
@@ -44,6 +45,7 @@ class Supervision:
         close_s: longest that it may take to end when told to.
     """
 
+    open_s: float = 3600.0
     stuck_s: float = 120.0
     silence_s: float = 30.0
     beat_s: float = 1.0
@@ -167,7 +169,7 @@ class Supervisor:
         self._process = process
         if self._closing.is_set():
             process.kill()
-        model = process.wait_ready()
+        model = process.wait_ready(self._ways.open_s)
         self._start_s = time.monotonic() - started_at
         client.connect(process.send, model)
 

@@ -78,8 +78,13 @@ class Wire:
             if num_file_bytes and file is None:
                 raise ValueError("a frame lacks its file")
 
+            found: dict[tuple[int, int], bytes] = {}
+
             def read(place: int, num_bytes: int) -> bytes:
-                return _read(-1 if file is None else file, place, num_bytes)
+                key = place, num_bytes
+                if key not in found:
+                    found[key] = _read(-1 if file is None else file, place, num_bytes)
+                return found[key]
 
             return [decode(memoryview(raw), read) for raw in _TEXTS.decode(text)]
         finally:

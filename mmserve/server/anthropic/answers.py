@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mmserve.core import Finish, Usage
-from mmserve.server.openai.tools_calls import AnswerReader
+from mmserve.server.chat.tools_calls import AnswerReader
 
 __all__ = ["BlockWriter", "content_of", "stop_fields", "usage_fields"]
 

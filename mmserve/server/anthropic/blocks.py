@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from mmserve.core import BadRequest, TextPart, ToolCall, Turn
+from mmserve.server.chat.messages import READERS, ContentPart
+from mmserve.server.chat.tools import check_depth
 from mmserve.server.fields import Body, boolean, list_of, text, word, wrong
 from mmserve.server.media import MediaDefaults
-from mmserve.server.openai.messages import READERS, ContentPart
-from mmserve.server.openai.tools import check_depth
 
 __all__ = ["take_cache_mark", "take_conversation"]
 

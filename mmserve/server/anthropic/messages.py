@@ -23,9 +23,6 @@ from mmserve.server.service import Service, shown_id
 
 __all__ = ["count_tokens", "messages"]
 
-_ID_HEADER = "request-id"
-"""Where Anthropic's clients look for a request's id."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Form:
@@ -71,7 +68,7 @@ async def messages(service: Service, http: HttpRequest) -> Response:
     opened = service.calls.open([call.request], [name])
     form = _Form(name, model.name, call, opened)
     try:
-        response = await ask(
+        return await ask(
             http,
             opened,
             whole=lambda drafts: JSONResponse(_whole(form, drafts[0])),
@@ -81,8 +78,6 @@ async def messages(service: Service, http: HttpRequest) -> Response:
         )
     except ConstraintRefused as error:
         raise await asyncio.to_thread(call.refusal, error) from None
-    response.headers[_ID_HEADER] = name
-    return response
 
 
 async def count_tokens(service: Service, http: HttpRequest) -> Response:

@@ -9,11 +9,11 @@ from typing import Any
 from mmserve.core import BadRequest, Constraint, ConstraintRefused, ModelInfo, Request
 from mmserve.server.anthropic.blocks import take_cache_mark, take_conversation
 from mmserve.server.anthropic.tools import take_tools
+from mmserve.server.chat.envelope import Envelope, take_handling
+from mmserve.server.chat.tools import Tools
 from mmserve.server.clients import Caller, client_of
-from mmserve.server.fields import Body, boolean, integer, text, word
+from mmserve.server.fields import Body, boolean, integer, short_text, text, word
 from mmserve.server.media import FindFile, MediaDefaults
-from mmserve.server.openai.envelope import Envelope, short_text
-from mmserve.server.openai.tools import Tools
 from mmserve.server.sampling import (
     AskedForm,
     build_sampling,
@@ -33,7 +33,6 @@ NAMES: Mapping[str, str] = {
 }
 """Sampling fields as this API names them."""
 _MAX_TOKENS = integer(0, 2**31)
-_PRIORITY = integer(-(2**31), 2**31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +106,10 @@ def count_request(body: Body, caller: Caller, model: ModelInfo, find: FindFile) 
 
 
 def _take_envelope(body: Body, caller: Caller) -> Envelope:
-    user = body.take("metadata", _user_id, "")
-    cache_salt = body.take("cache_salt", short_text, "")
     body.neutral("service_tier", allowed=("auto", "standard_only"))
-    return Envelope(
-        is_stream=body.take("stream", boolean, default=False),
-        include_usage=True,
-        usage_in_all=False,
-        return_timing=body.take("return_timing", boolean, default=False),
-        return_token_ids=body.take("return_token_ids", boolean, default=False),
-        client=client_of(caller, user=user, cache_salt=cache_salt),
-        cache_salt=cache_salt,
-        priority=body.take("priority", _PRIORITY, 0),
-        rid=body.take("rid", text, None),
-    )
+    user = body.take("metadata", _user_id, "")
+    is_stream = body.take("stream", boolean, default=False)
+    return take_handling(body, caller, user=user, is_stream=is_stream, usage=(True, False))
 
 
 def _take_neutral(body: Body) -> None:

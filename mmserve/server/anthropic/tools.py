@@ -15,8 +15,8 @@ from typing import Any
 
 from mmserve.core import BadRequest
 from mmserve.server.anthropic.blocks import take_cache_mark
+from mmserve.server.chat.tools import NO_TOOLS, Tool, Tools, check_depth
 from mmserve.server.fields import Body, boolean, list_of, text, word, wrong
-from mmserve.server.openai.tools import NO_TOOLS, Tool, Tools, check_depth
 
 __all__ = ["take_tools"]
 

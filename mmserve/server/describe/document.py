@@ -46,8 +46,9 @@ _ANTHROPIC_ERROR = {
             },
             "required": ["type", "message"],
         },
+        "request_id": {"type": ["string", "null"]},
     },
-    "required": ["type", "error"],
+    "required": ["type", "error", "request_id"],
 }
 _ID = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,128}$"}
 _ID_PARAMETER = {
@@ -114,6 +115,8 @@ def _operation(
 
 def _responses(path: str, operation: Operation) -> dict[str, Any]:
     words = [*operation.refusals, *_EVERYWHERE]
+    if operation.body is not None or operation.form is not None:
+        words += ("large", "slow")
     if _needs_key(path, operation):
         words.append("key")
     if path in ADMIN_PATHS:

@@ -79,7 +79,7 @@ Surface = Mapping[str, Mapping[str, Operation]]
 def generating(summary: str, body: Schema, answer: Schema) -> Operation:
     """A route that generates, whole or as a stream of events. Pure."""
     answers = {JSON: answer, EVENTS: _EVENT}
-    refusals = ("bad", "absent", "large", "left", "behind", "late")
+    refusals = ("bad", "absent", "left", "behind", "late")
     return Operation(summary=summary, body=body, answers=answers, refusals=refusals)
 
 

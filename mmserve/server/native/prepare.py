@@ -14,9 +14,8 @@ from starlette.responses import Response
 
 from mmserve.core import BadRequest, ImagePart, VideoPart
 from mmserve.server.clients import client_of, scoped_salt
-from mmserve.server.fields import Body, list_of
+from mmserve.server.fields import Body, list_of, short_text
 from mmserve.server.media import MediaDefaults, clip_item, picture_item
-from mmserve.server.openai.envelope import short_text
 from mmserve.server.service import Service
 
 __all__ = ["prepare"]

@@ -23,9 +23,19 @@ from mmserve.core import (
     VideoPart,
 )
 from mmserve.prompt import IMAGE_SPELLINGS, split_placeholders
-from mmserve.server.fields import Body, Check, anything, boolean, integers, list_of, text, wrong
+from mmserve.server.calls import MOST_ANSWERS
+from mmserve.server.fields import (
+    Body,
+    Check,
+    anything,
+    boolean,
+    integers,
+    list_of,
+    short_text,
+    text,
+    wrong,
+)
 from mmserve.server.media import MediaDefaults, clip_item, picture_item
-from mmserve.server.openai.envelope import short_text
 
 __all__ = ["NativePrompts", "media_kinds", "take_prompts"]
 
@@ -98,7 +108,7 @@ def _texts(value: object, name: str) -> tuple[tuple[str, ...], bool]:
         return (value,), False
     if not isinstance(value, list):
         raise wrong(name, value, "a string or a list of strings")
-    texts = list_of(text)(value, name)
+    texts = list_of(text, most=MOST_ANSWERS)(value, name)
     _check_some(texts, name)
     return texts, True
 
@@ -108,7 +118,11 @@ def _ids(vocab_size: int) -> Check[tuple[tuple[tuple[int, ...], ...], bool]]:
 
     def check(value: object, name: str) -> tuple[tuple[tuple[int, ...], ...], bool]:
         is_batch = isinstance(value, list) and bool(value) and isinstance(value[0], list)
-        rows = list_of(row_of)(value, name) if is_batch else (row_of(value, name),)
+        rows = (
+            list_of(row_of, most=MOST_ANSWERS)(value, name)
+            if is_batch
+            else (row_of(value, name),)
+        )
         for row in rows:
             _check_some(row, name)
         return rows, is_batch

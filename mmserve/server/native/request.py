@@ -15,13 +15,13 @@ from mmserve.server.fields import (
     boolean,
     integer,
     list_of,
+    short_text,
     text,
     word,
     wrong,
 )
 from mmserve.server.media import FindFile, MediaDefaults, no_file
 from mmserve.server.native.prompts import NativePrompts, media_kinds, take_prompts
-from mmserve.server.openai.envelope import short_text
 from mmserve.server.sampling import (
     NATIVE_NAMES,
     build_sampling,

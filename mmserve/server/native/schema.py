@@ -2,219 +2,214 @@
 
 from __future__ import annotations
 
-from mmserve.server.describe.schema import (
-    OFF,
-    Operation,
-    Schema,
-    Surface,
-    array,
-    closed,
-    either,
-    flag,
-    generating,
-    integer,
-    json_answer,
-    number,
-    only,
-    opened,
-    query,
-    text,
-    word,
-)
-from mmserve.server.describe.shared import (
-    CLIP,
-    CONSTRAINTS,
-    MEDIA,
-    MODEL,
-    PICTURE,
-    PRIORITY,
-    SALT,
-    USER,
-    sampling,
-)
+from mmserve.server.calls import MOST_ANSWERS
+from mmserve.server.chat.schema import CHAT
+from mmserve.server.describe import schema as shape
+from mmserve.server.describe import shared
 from mmserve.server.native.request import OFF_ONLY
-from mmserve.server.openai.schema import CHAT
 from mmserve.server.sampling import NATIVE_NAMES
 
 __all__ = ["GENERATE", "SURFACE"]
 
-_COUNT = integer(0, 2**53)
-_PLAIN: Schema = {"type": "string"}
-_ID = integer(0, 2**31)
-_IDS = array(_ID, least=1)
-_SHORT = text(most=256)
+_COUNT = shape.integer(0, 2**53)
+_PLAIN: shape.Schema = {"type": "string"}
+_ID = shape.integer(0, 2**31)
+_IDS = shape.array(_ID, least=1)
+_SHORT = shape.text(most=256)
 
 
-def _each(schema: Schema, doc: str) -> Schema:
+def _each(schema: shape.Schema, doc: str) -> shape.Schema:
     """One value for all prompts, or a list with one for each, where null is the default."""
     own = {"anyOf": [schema, {"type": "null"}]}
-    return either(schema, array(own), doc=f"{doc} One for all prompts, or a list.")
+    return shape.either(schema, shape.array(own), doc=f"{doc} One for all prompts, or a list.")
 
 
-_SAMPLING = closed(
+_SAMPLING = shape.closed(
     {
-        **sampling(NATIVE_NAMES),
-        **CONSTRAINTS,
-        "max_new_tokens": integer(0, 2**31, "Most tokens to generate."),
+        **shared.sampling(NATIVE_NAMES),
+        **shared.CONSTRAINTS,
+        "max_new_tokens": shape.integer(0, 2**31, "Most tokens to generate."),
         "spaces_between_special_tokens": {"enum": [True, None]},
     }
 )
 _TURN_PARTS = (
-    closed({"text": text("Text that is no control text.")}, need=("text",)),
-    closed({"raw": text("Text as the model's templates write it.")}, need=("raw",)),
-    closed({"image": PICTURE}, need=("image",)),
-    closed({"video": CLIP}, need=("video",)),
+    shape.closed({"text": shape.text("Text that is no control text.")}, need=("text",)),
+    shape.closed({"raw": shape.text("Text as the model's templates write it.")}, need=("raw",)),
+    shape.closed({"image": shared.PICTURE}, need=("image",)),
+    shape.closed({"video": shared.CLIP}, need=("video",)),
 )
-_TURN = closed(
+_TURN = shape.closed(
     {
         "role": _SHORT,
-        "parts": array(either(*_TURN_PARTS)),
-        "open": flag("Whether the turn is the one to be answered; the last one only."),
+        "parts": shape.array(shape.either(*_TURN_PARTS)),
+        "open": shape.flag("Whether the turn is the one to be answered; the last one only."),
     },
     need=("role",),
 )
-_PARTS = array(
-    either(*_TURN_PARTS, _TURN, closed({"tokens": array(_ID)}, need=("tokens",))), least=1
+_PARTS = shape.array(
+    shape.either(
+        *_TURN_PARTS, _TURN, shape.closed({"tokens": shape.array(_ID)}, need=("tokens",))
+    ),
+    least=1,
 )
 _MEDIA_OF = "An item, a list for one prompt, or a list with an entry for each prompt."
 
 
-def _media(item: Schema) -> Schema:
-    own = {"anyOf": [item, array(item), {"type": "null"}]}
-    return either(item, array(own), doc=_MEDIA_OF)
+def _media(item: shape.Schema) -> shape.Schema:
+    own = {"anyOf": [item, shape.array(item), {"type": "null"}]}
+    return shape.either(item, shape.array(own), doc=_MEDIA_OF)
 
 
-_MEDIA_FIELDS = {"image_data": _media(PICTURE), "video_data": _media(CLIP)}
-_FIELDS: dict[str, Schema] = {
+_MEDIA_FIELDS = {"image_data": _media(shared.PICTURE), "video_data": _media(shared.CLIP)}
+_FIELDS: dict[str, shape.Schema] = {
     "sampling_params": _each(_SAMPLING, "How tokens are chosen."),
-    "return_logprob": _each(flag(), "Report log-probabilities."),
-    "logprob_start_len": _each(integer(-1, 2**31), "Report the prompt's from here on."),
-    "top_logprobs_num": _each(integer(0, 64), "Report so many likeliest tokens."),
-    "choices": array(text(), "Score these as answers.", least=1, most=10_000),
-    "token_ids_logprob": only([]),
-    "modalities": array(word("image", "multi-images", "video")),
-    "cache_salt": SALT,
-    "extra_key": text("A second salt.", most=256),
-    "priority": PRIORITY,
-    "rid": either(text(pattern="^[!-~]{1,128}$"), array(_SHORT)),
-    "stream": flag("Send the answer as events, as it grows."),
-    "incremental": flag("Each event has what is new, not what has come so far."),
-    "return_text_in_logprobs": flag("Entries name the token's text, too."),
-    "return_token_ids": flag("Tell the prompt's token ids."),
-    **dict.fromkeys(OFF_ONLY, OFF),
+    "return_logprob": _each(shape.flag(), "Report log-probabilities."),
+    "logprob_start_len": _each(shape.integer(-1, 2**31), "Report the prompt's from here on."),
+    "top_logprobs_num": _each(shape.integer(0, 64), "Report so many likeliest tokens."),
+    "choices": shape.array(shape.text(), "Score these as answers.", least=1, most=10_000),
+    "token_ids_logprob": shape.only([]),
+    "modalities": shape.array(shape.word("image", "multi-images", "video")),
+    "cache_salt": shared.SALT,
+    "extra_key": shape.text("A second salt.", most=256),
+    "priority": shared.PRIORITY,
+    "rid": shape.either(shape.text(pattern="^[!-~]{1,128}$"), shape.array(_SHORT)),
+    "stream": shape.flag("Send the answer as events, as it grows."),
+    "incremental": shape.flag("Each event has what is new, not what has come so far."),
+    "return_text_in_logprobs": shape.flag("Entries name the token's text, too."),
+    "return_token_ids": shape.flag("Tell the prompt's token ids."),
+    **dict.fromkeys(OFF_ONLY, shape.OFF),
 }
-_PROMPTS: dict[str, Schema] = {
-    "text": either(text(), array(text(), least=1), doc="Rendered text, one or a batch."),
-    "input_ids": either(_IDS, array(_IDS, least=1), doc="Token ids, one or a batch."),
+_PROMPTS: dict[str, shape.Schema] = {
+    "text": shape.either(
+        shape.text(),
+        shape.array(shape.text(), least=1, most=MOST_ANSWERS),
+        doc="Rendered text, one or a batch.",
+    ),
+    "input_ids": shape.either(
+        _IDS, shape.array(_IDS, least=1, most=MOST_ANSWERS), doc="Token ids, one or a batch."
+    ),
     "parts": {**_PARTS, "description": "Parts and turns in order."},
 }
 
 
-def _generate_body(prompt: str) -> Schema:
+def _generate_body(prompt: str) -> shape.Schema:
     """A body whose prompt is in this field, and in none of the others."""
-    others = {name: only(doc="Another field has the prompt.") for name in _PROMPTS}
-    media = _MEDIA_FIELDS if prompt != "parts" else {name: only() for name in _MEDIA_FIELDS}
-    return closed({**others, prompt: _PROMPTS[prompt], **media, **_FIELDS}, need=(prompt,))
+    others = {name: shape.only(doc="Another field has the prompt.") for name in _PROMPTS}
+    media = (
+        _MEDIA_FIELDS if prompt != "parts" else {name: shape.only() for name in _MEDIA_FIELDS}
+    )
+    return shape.closed(
+        {**others, prompt: _PROMPTS[prompt], **media, **_FIELDS}, need=(prompt,)
+    )
 
 
-GENERATE = either(*map(_generate_body, _PROMPTS)) | {"title": "Generate"}
+GENERATE = shape.either(*map(_generate_body, _PROMPTS)) | {"title": "Generate"}
 """The body of `/generate`: its prompt is in one of three fields."""
 
-_ANSWER = opened(
+_ANSWER = shape.opened(
     {
-        "text": text(),
-        "output_ids": array(_COUNT),
-        "meta_info": opened(
-            {"id": text(), "prompt_tokens": _COUNT, "completion_tokens": _COUNT}
+        "text": shape.text(),
+        "output_ids": shape.array(_COUNT),
+        "meta_info": shape.opened(
+            {"id": shape.text(), "prompt_tokens": _COUNT, "completion_tokens": _COUNT}
         ),
     }
 )
-_TOKENS = either(_COUNT, array(_COUNT))
-_TOKENIZE = either(
-    closed(
+_TOKENS = shape.either(_COUNT, shape.array(_COUNT))
+_TOKENIZE = shape.either(
+    shape.closed(
         {
-            "model": MODEL,
-            "prompt": either(text(), array(text())),
-            "add_special_tokens": flag("Put the token before that begins a prompt."),
+            "model": shared.MODEL,
+            "prompt": shape.either(shape.text(), shape.array(shape.text(), most=MOST_ANSWERS)),
+            "add_special_tokens": shape.flag("Put the token before that begins a prompt."),
         },
         need=("prompt",),
     ),
     {
-        **{word: value for word, value in CHAT.items() if word != "title"},
-        "properties": {**CHAT["properties"], "add_special_tokens": OFF},
+        **{name: value for name, value in CHAT.items() if name != "title"},
+        "properties": {**CHAT["properties"], "add_special_tokens": shape.OFF},
     },
 ) | {"title": "Tokenize"}
-_DETOKENIZE = closed(
+_DETOKENIZE = shape.closed(
     {
-        "model": MODEL,
-        "tokens": either(array(_ID), array(array(_ID), least=1)),
-        "skip_special_tokens": flag("Leave control tokens out."),
+        "model": shared.MODEL,
+        "tokens": shape.either(
+            shape.array(_ID), shape.array(shape.array(_ID), least=1, most=MOST_ANSWERS)
+        ),
+        "skip_special_tokens": shape.flag("Leave control tokens out."),
     },
     need=("tokens",),
 )
-_HINT = either(
-    closed({"image": PICTURE}, need=("image",)), closed({"video": CLIP}, need=("video",))
+_HINT = shape.either(
+    shape.closed({"image": shared.PICTURE}, need=("image",)),
+    shape.closed({"video": shared.CLIP}, need=("video",)),
 )
-_PREPARE = closed(
-    {**MEDIA, "media": array(_HINT, most=64), "user": USER, "cache_salt": SALT},
+_PREPARE = shape.closed(
+    {
+        **shared.MEDIA,
+        "media": shape.array(_HINT, most=64),
+        "user": shared.USER,
+        "cache_salt": shared.SALT,
+    },
     need=("media",),
 )
-_TAKES_BODY = ("bad", "absent", "large")
+_TAKES_BODY = ("bad", "absent")
 
-_generate = generating(
-    "Answer one prompt or a batch.", GENERATE, either(_ANSWER, array(_ANSWER))
+_generate = shape.generating(
+    "Answer one prompt or a batch.", GENERATE, shape.either(_ANSWER, shape.array(_ANSWER))
 )
-_tokenize = Operation(
+_tokenize = shape.Operation(
     summary="Token ids of texts, or of a conversation as it is sent.",
     body=_TOKENIZE,
-    answers=json_answer(tokens={"type": "array"}, count=_TOKENS, max_model_len=_COUNT),
+    answers=shape.json_answer(tokens={"type": "array"}, count=_TOKENS, max_model_len=_COUNT),
     refusals=(*_TAKES_BODY, "left", "behind", "late"),
 )
-_detokenize = Operation(
+_detokenize = shape.Operation(
     summary="Text of token ids.",
     body=_DETOKENIZE,
-    answers=json_answer(text=either(text(), array(text()))),
+    answers=shape.json_answer(text=shape.either(shape.text(), shape.array(shape.text()))),
     refusals=_TAKES_BODY,
 )
-_flush = Operation(
+_flush = shape.Operation(
     summary="Forget cached KV and features, once no request runs.",
-    parameters=(query("timeout", number(0, 600)),),
+    parameters=(shape.query("timeout", shape.number(0, 600)),),
     answers={"text/plain": _PLAIN},
     refusals=("bad",),
 )
 
-SURFACE: Surface = {
+SURFACE: shape.Surface = {
     "/generate": {"post": _generate, "put": _generate},
     "/prepare": {
-        "post": Operation(
+        "post": shape.Operation(
             summary="Begin to fetch, decode and encode media that requests will name.",
             body=_PREPARE,
-            answers=json_answer(accepted=_COUNT),
+            answers=shape.json_answer(accepted=_COUNT),
             refusals=_TAKES_BODY,
         )
     },
     "/flush_cache": {"get": _flush, "post": _flush},
     "/abort_request": {
-        "post": Operation(
+        "post": shape.Operation(
             summary="End the caller's calls of one id, or as the operator all calls.",
-            body=closed(
+            body=shape.closed(
                 {
-                    "rid": text("The id of the calls to end."),
-                    "abort_all": flag("End all calls; for the operator."),
-                    "abort_message": only(""),
+                    "rid": shape.text("The id of the calls to end."),
+                    "abort_all": shape.flag("End all calls; for the operator."),
+                    "abort_message": shape.only(""),
                 }
             ),
-            refusals=("bad", "large", "admin"),
+            refusals=("bad", "admin"),
         )
     },
     "/concate_and_append_request": {
-        "post": Operation(
+        "post": shape.Operation(
             summary="Nothing: clients join texts themselves.",
-            body=closed(
-                {"src_rids": array(text()), "dst_rid": text()}, need=("src_rids", "dst_rid")
+            body=shape.closed(
+                {"src_rids": shape.array(shape.text()), "dst_rid": shape.text()},
+                need=("src_rids", "dst_rid"),
             ),
-            answers=json_answer(mode=word("text")),
-            refusals=("bad", "large"),
+            answers=shape.json_answer(mode=shape.word("text")),
+            refusals=("bad",),
         )
     },
     "/tokenize": {"post": _tokenize},

@@ -13,8 +13,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from mmserve.core import BadRequest
 from mmserve.server.answer import prompt_ids
+from mmserve.server.calls import MOST_ANSWERS
+from mmserve.server.chat.request import chat_call
 from mmserve.server.fields import Body, anything, boolean, integers, list_of, shown, text
-from mmserve.server.openai.chat_request import chat_call
 from mmserve.server.service import Service, check_model
 
 __all__ = ["abort_request", "concatenate", "detokenize", "flush_cache", "tokenize"]
@@ -73,7 +74,11 @@ async def tokenize(service: Service, http: HttpRequest) -> Response:
     value = body.need("prompt", anything)
     body.finish()
     is_list = isinstance(value, list)
-    texts = list_of(text)(value, "prompt") if is_list else (text(value, "prompt"),)
+    texts = (
+        list_of(text, most=MOST_ANSWERS)(value, "prompt")
+        if is_list
+        else (text(value, "prompt"),)
+    )
     rows = await asyncio.to_thread(
         lambda: [
             service.client.tokenize(words, add_special_tokens=add_special) for words in texts
@@ -94,7 +99,11 @@ async def detokenize(service: Service, http: HttpRequest) -> Response:
     body.finish()
     ids = integers(0, service.client.model.vocab_size - 1)
     is_nested = isinstance(value, list) and bool(value) and isinstance(value[0], list)
-    rows = list_of(ids)(value, "tokens") if is_nested else (ids(value, "tokens"),)
+    rows = (
+        list_of(ids, most=MOST_ANSWERS)(value, "tokens")
+        if is_nested
+        else (ids(value, "tokens"),)
+    )
     texts = await asyncio.to_thread(
         lambda: [service.client.detokenize(row, skip_special_tokens=skip) for row in rows]
     )

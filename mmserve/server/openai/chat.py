@@ -14,11 +14,11 @@ from starlette.responses import Response
 from mmserve.core import ConstraintRefused, Finish, Output, TokenLogprob
 from mmserve.server.answer import ask, now_s
 from mmserve.server.calls import OpenCall
+from mmserve.server.chat.request import ChatCall, chat_call
+from mmserve.server.chat.tools_calls import AnswerReader, message_of
 from mmserve.server.drafts import Draft, extras_object, usage_object
 from mmserve.server.events import DONE, event
-from mmserve.server.openai.chat_request import ChatCall, chat_call
 from mmserve.server.openai.logprobs import token_entries
-from mmserve.server.openai.tools_calls import AnswerReader, message_of
 from mmserve.server.service import Service, shown_id
 
 __all__ = ["chat_completions"]

@@ -12,10 +12,11 @@ from mmserve.core import (
     SamplingParams,
     TokensPart,
 )
+from mmserve.server.calls import MOST_ANSWERS
+from mmserve.server.chat.envelope import Envelope, take_envelope
+from mmserve.server.chat.request import take_max_tokens
 from mmserve.server.clients import Caller
 from mmserve.server.fields import Body, boolean, integer, integers, list_of, text, wrong
-from mmserve.server.openai.chat_request import take_max_tokens
-from mmserve.server.openai.envelope import Envelope, take_envelope
 from mmserve.server.sampling import (
     OPENAI_NAMES,
     AskedForm,
@@ -83,15 +84,20 @@ def completions_call(body: Body, caller: Caller, model: ModelInfo) -> Completion
 
 
 def prompts_of(value: object, name: str, vocab_size: int) -> tuple[PromptPart, ...]:
-    """A text, token ids, or a list of either; at least one, none of them empty ids. Pure."""
+    """A text, token ids, or a list of either; 1 to 4096, none of them empty ids. Pure."""
     ids = integers(0, vocab_size - 1)
     if isinstance(value, str):
         return (RawPart(value),)
     if not isinstance(value, list) or not value:
         raise wrong(name, value, "a text, token ids, or a list of either")
     if isinstance(value[0], str):
-        return tuple(RawPart(words) for words in list_of(text)(value, name))
-    rows = list_of(ids)(value, name) if isinstance(value[0], list) else (ids(value, name),)
+        texts = list_of(text, most=MOST_ANSWERS)(value, name)
+        return tuple(RawPart(words) for words in texts)
+    rows = (
+        list_of(ids, most=MOST_ANSWERS)(value, name)
+        if isinstance(value[0], list)
+        else (ids(value, name),)
+    )
     for row in rows:
         if not row:
             raise BadRequest(f"{name} holds a prompt of no tokens", field=name, reason="empty")

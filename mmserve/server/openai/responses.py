@@ -15,11 +15,11 @@ from starlette.responses import Response
 from mmserve.core import BadRequest, ConstraintRefused, Output, TextPart, ToolCall, Turn
 from mmserve.server.answer import ask, now_s
 from mmserve.server.calls import OpenCall
+from mmserve.server.chat.messages import call_arguments
 from mmserve.server.clients import Caller
 from mmserve.server.conversation_store import Conversation
 from mmserve.server.drafts import Draft, extras_object
 from mmserve.server.events import event
-from mmserve.server.openai.messages import call_arguments
 from mmserve.server.openai.responses_items import new_id
 from mmserve.server.openai.responses_object import ResponseForm, error_event
 from mmserve.server.openai.responses_output import OutputWriter

@@ -15,17 +15,16 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from mmserve.core import BadRequest, TextPart, ToolCall, Turn
-from mmserve.server.fields import Body, anything, list_of, text, word, wrong
-from mmserve.server.media import MediaDefaults
-from mmserve.server.openai.envelope import short_text
-from mmserve.server.openai.messages import (
+from mmserve.server.chat.messages import (
     READERS,
     ContentPart,
     PartReader,
     call_arguments,
     parts_of,
 )
-from mmserve.server.openai.tools import tool_name
+from mmserve.server.chat.tools import tool_name
+from mmserve.server.fields import Body, anything, list_of, short_text, text, word, wrong
+from mmserve.server.media import MediaDefaults
 
 __all__ = [
     "ReadItem",

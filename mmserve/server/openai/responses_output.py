@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mmserve.core import Finish, TokenLogprob, ToolCall
+from mmserve.server.chat.tools_calls import AnswerReader
 from mmserve.server.openai.logprobs import token_entries
 from mmserve.server.openai.responses_items import (
     call_item,
@@ -19,7 +20,6 @@ from mmserve.server.openai.responses_items import (
     new_id,
     text_part,
 )
-from mmserve.server.openai.tools_calls import AnswerReader
 
 __all__ = ["OutputWriter"]
 

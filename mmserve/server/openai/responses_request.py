@@ -15,12 +15,22 @@ from mmserve.core import (
     TextPart,
     Turn,
 )
+from mmserve.server.chat.envelope import TIERS, Envelope, take_handling
+from mmserve.server.chat.request import TOP_LOGPROBS, ChatCall
+from mmserve.server.chat.tools import take_tools
 from mmserve.server.clients import Caller
 from mmserve.server.conversation_store import Conversation
-from mmserve.server.fields import Body, anything, boolean, list_of, text, word, wrong
+from mmserve.server.fields import (
+    Body,
+    anything,
+    boolean,
+    list_of,
+    short_text,
+    text,
+    word,
+    wrong,
+)
 from mmserve.server.media import FindFile, MediaDefaults, no_file
-from mmserve.server.openai.chat_request import TOP_LOGPROBS, ChatCall
-from mmserve.server.openai.envelope import Envelope, short_text, take_handling
 from mmserve.server.openai.responses_items import (
     Refer,
     check_results,
@@ -28,7 +38,6 @@ from mmserve.server.openai.responses_items import (
     turns_of_items,
 )
 from mmserve.server.openai.responses_tools import FLAT, listed_tools
-from mmserve.server.openai.tools import take_tools
 from mmserve.server.sampling import (
     OPENAI_NAMES,
     build_sampling,
@@ -38,7 +47,16 @@ from mmserve.server.sampling import (
 )
 from mmserve.server.service import check_model
 
-__all__ = ["INCLUDABLE", "NAMES", "Recall", "ResponsesCall", "Sender", "responses_call"]
+__all__ = [
+    "ELSEWHERE",
+    "INCLUDABLE",
+    "NAMES",
+    "NEUTRAL",
+    "Recall",
+    "ResponsesCall",
+    "Sender",
+    "responses_call",
+]
 
 Recall = Callable[[str, str], Conversation]
 """Takes a response's id and the field that names it; gives its conversation, or NotFound."""
@@ -57,7 +75,7 @@ INCLUDABLE = (
     "code_interpreter_call.outputs",
 )
 """Pictures are always listed as they were sent; items of the other kinds are never made."""
-_ELSEWHERE = {
+ELSEWHERE: Mapping[str, str] = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
@@ -65,6 +83,19 @@ _ELSEWHERE = {
     "logprobs": f'include: ["{_LOGPROBS}"]',
     "conversation": "previous_response_id",
 }
+"""Fields of other APIs, and what this one has in their place."""
+NEUTRAL = (
+    "reasoning",
+    "prompt",
+    "max_tool_calls",
+    "background_options",
+    "context_management",
+    "moderation",
+    "prompt_cache_options",
+    "access_programs",
+    "image",
+)
+"""Fields that may be there, and say nothing."""
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 
 
@@ -140,23 +171,14 @@ def responses_call(body: Body, sender: Sender, model: ModelInfo) -> ResponsesCal
 
 
 def _take_neutral(body: Body) -> None:
-    for field, newer in _ELSEWHERE.items():
+    for field, newer in ELSEWHERE.items():
         body.take(field, _elsewhere(newer), None)
     body.neutral("n", allowed=(1,))
     body.neutral("background", allowed=(False,))
     body.neutral("truncation", allowed=("disabled",))
+    body.neutral("service_tier", allowed=TIERS)
     body.neutral("prompt_cache_retention", allowed=("in_memory",))
-    for field in (
-        "reasoning",
-        "prompt",
-        "max_tool_calls",
-        "background_options",
-        "context_management",
-        "moderation",
-        "prompt_cache_options",
-        "access_programs",
-        "image",
-    ):
+    for field in NEUTRAL:
         body.neutral(field)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mmserve.core import BadRequest
+from mmserve.server.chat.tools import Choice, Spelling, Tool, choice_word, function_tool
+from mmserve.server.chat.tools import tool_name as check_name
 from mmserve.server.fields import Body, list_of, shown, text, word
-from mmserve.server.openai.tools import Choice, Spelling, Tool, choice_word, function_tool
-from mmserve.server.openai.tools import tool_name as check_name
 
 __all__ = ["FLAT", "listed_tools"]
 

@@ -19,8 +19,8 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from mmserve.core import Client, ConstraintRefused, PromptLook, SpanLook
+from mmserve.server.chat.request import chat_call
 from mmserve.server.clients import scoped_salt
-from mmserve.server.openai.chat_request import chat_call
 from mmserve.server.service import Service
 
 __all__ = ["render"]

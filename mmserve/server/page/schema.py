@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-from mmserve.server.describe.schema import (
-    JSON,
-    Operation,
-    Surface,
-    array,
-    integer,
-    number,
-    opened,
-    text,
-    word,
-)
-from mmserve.server.openai.schema import CHAT
+from mmserve.server.chat.schema import CHAT
+from mmserve.server.describe import schema as shape
 from mmserve.server.page.files import page_types
 
 __all__ = ["FILES", "SURFACE"]
 
-_COUNT = integer(0, 2**53)
-_PIECE = opened(
-    {"kind": word("text", "picture", "frame"), "start": _COUNT, "num_tokens": _COUNT}
+_COUNT = shape.integer(0, 2**53)
+_PIECE = shape.opened(
+    {"kind": shape.word("text", "picture", "frame"), "start": _COUNT, "num_tokens": _COUNT}
 )
-_CLIP = opened({"timestamps_s": array(number(0, 1e9)), "note": {"type": ["string", "null"]}})
+_CLIP = shape.opened(
+    {"timestamps_s": shape.array(shape.number(0, 1e9)), "note": {"type": ["string", "null"]}}
+)
 
-SURFACE: Surface = {
+SURFACE: shape.Surface = {
     "/v1/render": {
-        "post": Operation(
+        "post": shape.Operation(
             summary="The prompt that a chat body has, piece by piece, not answered.",
             body=CHAT,
             answers={
-                JSON: opened(
+                shape.JSON: shape.opened(
                     {
-                        "object": word("prompt"),
-                        "model": text(),
-                        "token_ids": array(_COUNT),
-                        "text": text(),
-                        "pieces": array(_PIECE),
-                        "clips": array(_CLIP),
-                        "usage": opened(
+                        "object": shape.word("prompt"),
+                        "model": shape.text(),
+                        "token_ids": shape.array(_COUNT),
+                        "text": shape.text(),
+                        "pieces": shape.array(_PIECE),
+                        "clips": shape.array(_CLIP),
+                        "usage": shape.opened(
                             {
                                 "prompt_tokens": _COUNT,
                                 "image_tokens": _COUNT,
@@ -48,15 +40,15 @@ SURFACE: Surface = {
                     }
                 )
             },
-            refusals=("bad", "absent", "large", "behind", "late"),
+            refusals=("bad", "absent", "behind", "late"),
         )
     }
 }
 """What is served with the page and without it."""
 
-FILES: Surface = {
+FILES: shape.Surface = {
     path: {
-        "get": Operation(
+        "get": shape.Operation(
             summary=f"The web page's file {path.rpartition('/')[2] or 'index.html'}.",
             answers={media_type.partition(";")[0]: {"type": "string"}},
             needs_key=False,

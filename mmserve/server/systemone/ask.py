@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,24 +49,24 @@ async def systemone(service: Service, http: HttpRequest) -> Response:
     call = await asyncio.to_thread(systemone_call, body, caller, model, find)
     name = shown_id(http, call.rid, "sysone-")
     opened: list[OpenCall] = []
-    try:
-        _hint(service, caller, call)
-        first = _open(service, call.requests[0], name, opened)
-        scored = await unless_gone(http, first, _scores(service, call, name, opened))
-    finally:
-        for one in opened:
-            one.close()
+    with ExitStack() as ends:
+        _hold(service, caller, call, ends)
+        try:
+            first = _open(service, call.requests[0], name, opened)
+            scored = await unless_gone(http, first, _scores(service, call, name, opened))
+        finally:
+            for one in opened:
+                one.close()
     answer = await asyncio.to_thread(_answer, call, scored)
     told = {"id": name, "object": "systemone", "created": now_s(), "model": model.name}
     return JSONResponse(told | answer, headers={ID_HEADER: name})
 
 
-def _hint(service: Service, caller: Caller, call: SystemOneCall) -> None:
-    """Name what must be fetched, so that its bytes are kept from one question to the next."""
-    request = call.requests[0]
-    salt = scoped_salt(caller, request.cache_salt)
+def _hold(service: Service, caller: Caller, call: SystemOneCall, ends: ExitStack) -> None:
+    """Have what is fetched kept for all questions. Changes: `ends` lets it go."""
+    salt = scoped_salt(caller, call.requests[0].cache_salt)
     for part in call.distant_media:
-        service.client.prepare(part, cache_salt=salt, client=request.client)
+        ends.callback(service.client.hold(part, cache_salt=salt))
 
 
 def _open(service: Service, request: Request, name: str, opened: list[OpenCall]) -> OpenCall:

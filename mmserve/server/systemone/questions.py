@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from mmserve.core import BadRequest
-from mmserve.server.fields import Body, integer, list_of, number, text, word, wrong
-from mmserve.server.openai.envelope import short_text
+from mmserve.server.fields import Body, integer, list_of, number, short_text, text, word, wrong
 
 __all__ = ["Option", "Question", "take_questions"]
 

@@ -23,11 +23,10 @@ from mmserve.core import (
     UrlSource,
     VideoPart,
 )
+from mmserve.server.chat.messages import ContentPart, parts_of, turns_of
 from mmserve.server.clients import Caller, client_of
-from mmserve.server.fields import Body, boolean, integer, text, wrong
+from mmserve.server.fields import Body, boolean, integer, short_text, text, wrong
 from mmserve.server.media import FindFile, MediaDefaults, decode_base64
-from mmserve.server.openai.envelope import short_text
-from mmserve.server.openai.messages import ContentPart, parts_of, turns_of
 from mmserve.server.service import check_model
 from mmserve.server.systemone.questions import Question, take_questions
 

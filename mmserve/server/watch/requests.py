@@ -11,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mmserve.server.counts import Counts
+from mmserve.server.errors import ANTHROPIC_ID_HEADER, is_anthropic
 from mmserve.server.histograms import Histograms
 from mmserve.server.service import ID_HEADER
 from mmserve.server.visit import VISIT, Visit
@@ -62,7 +63,7 @@ class Watch:
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._begin(visit, message)
+                self._begin(visit, message, scope["path"])
             elif not message.get("more_body", False):
                 visit.end()  # so that whoever has the answer finds it counted
             await send(message)
@@ -74,7 +75,7 @@ class Watch:
             VISIT.reset(token)
             visit.end()
 
-    def _begin(self, visit: Visit, message: Message) -> None:
+    def _begin(self, visit: Visit, message: Message, path: str) -> None:
         visit.status = message["status"]
         status = str(visit.status)
         self._counts.add("http_requests_total", route=visit.route, status=status)
@@ -83,6 +84,8 @@ class Watch:
             visit.shown_id = headers[ID_HEADER]
         else:
             headers[ID_HEADER] = visit.shown_id
+        if is_anthropic(path):
+            headers[ANTHROPIC_ID_HEADER] = visit.shown_id
 
     def _end(self, visit: Visit, headers: Headers) -> None:
         ended_s = time.monotonic()

@@ -2,85 +2,73 @@
 
 from __future__ import annotations
 
-from mmserve.server.describe.schema import (
-    JSON,
-    Operation,
-    Schema,
-    Surface,
-    array,
-    flag,
-    integer,
-    json_answer,
-    opened,
-    query,
-    text,
-    word,
-)
+from mmserve.server.describe import schema as shape
 
 __all__ = ["SURFACE"]
 
-_COUNT = integer(0, 2**53)
-_PLAIN: Schema = {"type": "string"}
-_OBJECT: Schema = {"type": "object"}
+_COUNT = shape.integer(0, 2**53)
+_PLAIN: shape.Schema = {"type": "string"}
+_OBJECT: shape.Schema = {"type": "object"}
 
-_model_info = Operation(
+_model_info = shape.Operation(
     summary="The model's facts.",
-    answers=json_answer(
-        model_path=text(),
-        tokenizer_path=text(),
-        is_generation=flag(),
-        has_image_understanding=flag(),
-        model_type=text(),
+    answers=shape.json_answer(
+        model_path=shape.text(),
+        tokenizer_path=shape.text(),
+        is_generation=shape.flag(),
+        has_image_understanding=shape.flag(),
+        model_type=shape.text(),
         context_length=_COUNT,
     ),
 )
-_server_info = Operation(
+_server_info = shape.Operation(
     summary="Settings, version, scheduler and counters; keys are not among them.",
-    answers=json_answer(
-        version=text(),
-        model_path=text(),
+    answers=shape.json_answer(
+        version=shape.text(),
+        model_path=shape.text(),
         context_length=_COUNT,
         num_slots=_COUNT,
-        kernels=array(text()),
+        kernels=shape.array(shape.text()),
         settings=_OBJECT,
         scheduler=_OBJECT,
         counters=_OBJECT,
     ),
 )
-_ready: dict[str, Schema] = {JSON: opened({"status": word("ready")})}
+_ready: dict[str, shape.Schema] = {shape.JSON: shape.opened({"status": shape.word("ready")})}
 
 
-def _drawing(what: str) -> dict[str, Operation]:
+def _drawing(what: str) -> dict[str, shape.Operation]:
     return {
-        "get": Operation(
+        "get": shape.Operation(
             summary=f"A drawing of {what}.",
-            parameters=(query("format", word("text", "svg")),),
+            parameters=(shape.query("format", shape.word("text", "svg")),),
             answers={"text/plain": _PLAIN, "image/svg+xml": _PLAIN},
             refusals=("bad",),
         )
     }
 
 
-SURFACE: Surface = {
+SURFACE: shape.Surface = {
     "/model_info": {"get": _model_info},
     "/get_model_info": {"get": _model_info},
     "/server_info": {"get": _server_info},
     "/get_server_info": {"get": _server_info},
     "/health": {
-        "get": Operation(summary="Whether requests can be served.", answers=_ready),
+        "get": shape.Operation(summary="Whether requests can be served.", answers=_ready),
     },
     "/health_generate": {
-        "get": Operation(
+        "get": shape.Operation(
             summary="Whether a token can be generated.", answers=_ready, refusals=("left",)
         ),
     },
     "/livez": {
-        "get": Operation(
-            summary="Whether the server answers.", answers=json_answer(status=word("alive"))
+        "get": shape.Operation(
+            summary="Whether the server answers.",
+            answers=shape.json_answer(status=shape.word("alive")),
         )
     },
     "/metrics": {
-        "get": Operation(
+        "get": shape.Operation(
             summary="Counters, gauges and histograms in Prometheus' text format.",
             answers={"text/plain": _PLAIN},
         )
@@ -88,15 +76,15 @@ SURFACE: Surface = {
     "/show/constrained": _drawing("the compiled grammars"),
     "/show/radix": _drawing("the tree of cached prefixes"),
     "/show/radix.json": {
-        "get": Operation(
+        "get": shape.Operation(
             summary="The tree of cached prefixes, the queue and memory, for programs.",
-            answers=json_answer(
+            answers=shape.json_answer(
                 num_nodes=_COUNT,
                 num_tokens=_COUNT,
                 num_pinned_tokens=_COUNT,
                 num_evicted_tokens=_COUNT,
                 num_hidden_namespaces=_COUNT,
-                nodes=array(_OBJECT),
+                nodes=shape.array(_OBJECT),
                 slots=_OBJECT,
                 features=_OBJECT,
                 queue=_OBJECT,

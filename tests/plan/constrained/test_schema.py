@@ -292,3 +292,10 @@ def test_long_numbers_that_must_be_are_written():
     for inexact in ({"const": 10**30}, {"enum": [[10**30]]}, {"const": 1e30}):
         with pytest.raises(ConstraintRefused):
             matcher("json_schema", inexact)
+
+
+@pytest.mark.parametrize("text", ["null", "3", "[]", '"x"'])
+def test_what_is_no_schema_is_refused_in_words_of_json(text: str) -> None:
+    """The refusal names no type of Python."""
+    with pytest.raises(ConstraintRefused, match=r"must be an object or a boolean$"):
+        matcher("json_schema", text)

@@ -189,14 +189,14 @@ def test_hints_go_to_the_caches_of_their_keys():
         assert site.client.prepared[0][1] == site.client.requests[0].cache_salt != "s"
 
 
-def test_hints_of_questions_go_to_the_caches_of_their_keys():
+def test_what_questions_hold_goes_to_the_caches_of_their_keys():
     """What a state names over the network is fetched where the questions look for it."""
     with serving(client_keys=KEYS, namespace_by_key=True) as site:
         picture = {"type": "image_url", "image_url": {"url": "http://h/a"}}
         body = {"state": [picture], "questions": [{"type": "yes_no"}], "cache_salt": "s"}
         asked = site.http.post("/v1/systemone", json=body, headers={"x-api-key": "sk-bob"})
         assert asked.status_code == 200
-        assert site.client.prepared[0][1] == site.client.requests[0].cache_salt != "s"
+        assert site.client.held[0][1] == site.client.requests[0].cache_salt != "s"
 
 
 def test_prompts_are_rendered_in_the_caches_of_their_keys(monkeypatch):

@@ -48,7 +48,8 @@ def refused(response: httpx.Response, status: int = 400) -> dict[str, str]:
     """The error of a refusal, checked for its form."""
     body = response.json()
     assert (response.status_code, body["type"]) == (status, "error"), body
-    assert set(body) == {"type", "error"}
+    assert set(body) == {"type", "error", "request_id"}
+    assert body["request_id"] == response.headers["request-id"]
     assert set(body["error"]) == {"type", "message"}
     return body["error"]
 

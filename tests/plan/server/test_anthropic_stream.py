@@ -13,7 +13,7 @@ from support.site import Site
 
 from mmserve.core import Finish, RunnerFailed
 from mmserve.server.anthropic.answers import BlockWriter, content_of, stop_fields
-from mmserve.server.openai.tools_calls import TextReader
+from mmserve.server.chat.tools_calls import TextReader
 
 
 def events_of(response: httpx.Response) -> list[dict[str, Any]]:

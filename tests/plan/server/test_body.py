@@ -38,6 +38,9 @@ def test_valid_json_is_read_as_it_is(value: object, is_ascii: bool) -> None:
         b'{"a": 1, "a": 2}',
         b'{"a": "\xff"}',
         b"[" * 100_000,
+        b"[" * 257 + b"]" * 257,
+        b'{"a":' * 257 + b"1" + b"}" * 257,
+        b" ",
         b"1" * 5000,
         b'{"a": "emoji \\ud83d"}',
         b'{"a": ["x \\ude00 y"]}',
@@ -48,6 +51,12 @@ def test_what_is_not_json_is_refused(raw: bytes) -> None:
     """Broken text, huge numbers, names twice, and halves of characters are refused."""
     with pytest.raises(BadRequest):
         parse_json(raw)
+
+
+def test_deep_values_pass_as_far_as_they_can_be_written_again() -> None:
+    """256 deep, numbers in the innermost list not counted."""
+    raw = b"[" * 256 + b"1, 2" + b"]" * 256
+    assert json.dumps(parse_json(raw)).encode() == raw
 
 
 def test_whole_pairs_are_characters() -> None:

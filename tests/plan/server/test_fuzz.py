@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from plan.server import test_anthropic
+from support.site import Site
 
 ROUTES = {
     "/v1/chat/completions": (
@@ -20,21 +22,44 @@ ROUTES = {
         "text input_ids parts image_data video_data sampling_params return_logprob rid stream "
         "logprob_start_len top_logprobs_num modalities choices extra_key lora_path incremental",
     ),
+    "/v1/responses": (
+        {"input": "x"},
+        "input instructions tools tool_choice text include metadata store stream user choices "
+        "conversation previous_response_id max_output_tokens top_logprobs truncation",
+    ),
+    "/v1/messages": (
+        {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4},
+        "messages max_tokens system stop_sequences temperature top_p top_k tools tool_choice "
+        "metadata stream thinking service_tier cache_control output_config regex num_frames",
+    ),
+    "/v1/messages/count_tokens": (
+        {"messages": [{"role": "user", "content": "x"}]},
+        "messages system tools tool_choice thinking cache_control output_config cache_salt",
+    ),
+    "/v1/systemone": (
+        {"state": "x", "questions": [{"type": "yes_no"}]},
+        "state messages questions model user cache_salt priority rid return_timing num_frames",
+    ),
     "/tokenize": ({"prompt": "x"}, "prompt messages add_special_tokens model"),
     "/detokenize": ({"tokens": [97]}, "tokens skip_special_tokens"),
     "/abort_request": ({"rid": "x"}, "rid abort_all"),
+}
+LAST_WORDS = {
+    "/v1/responses": "event: response.completed\n",
+    "/v1/messages": "event: message_stop\n",
 }
 WORDS = [
     "type",
     "text",
     "image_url",
+    "input_text",
     "role",
     "user",
+    "message",
     "content",
     "url",
     "image",
-    "parts",
-    "open",
+    "name",
 ]
 VALUES = st.recursive(
     st.none()
@@ -61,16 +86,20 @@ def bodies(draw: st.DrawFn) -> tuple[str, dict]:
 
 @settings(
     deadline=None,
-    max_examples=25,
+    max_examples=120,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(bodies())
-def test_odd_bodies_are_served_or_refused(site, asked: tuple[str, dict]) -> None:
-    """Never a 5xx; a refusal has its form and names a field or its reason."""
+def test_odd_bodies_are_served_or_refused(site: Site, asked: tuple[str, dict]) -> None:
+    """Never a 5xx; a refusal and the end of a stream have the form of their surface."""
     route, body = asked
     response = site.http.post(route, json=body)
     if response.status_code != 200:
         assert response.status_code in (400, 404), response.text
-        site.refused(response, response.status_code)
+        is_anthropic = route.startswith("/v1/messages")
+        refused = test_anthropic.refused if is_anthropic else site.refused
+        refused(response, response.status_code)
     elif response.headers.get("content-type", "").startswith("text/event-stream"):
-        assert response.text.endswith("data: [DONE]\n\n"), response.text
+        *_, last, end = response.text.split("\n\n")
+        assert last.startswith(LAST_WORDS.get(route, "data: [DONE]")), response.text
+        assert end == ""

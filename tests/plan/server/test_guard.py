@@ -104,6 +104,20 @@ def test_wrong_methods_are_405_in_json(site) -> None:
     assert "POST" in response.headers["Allow"]
 
 
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/files", "GET, HEAD, POST"),
+        ("/v1/files/file-1", "DELETE, GET, HEAD"),
+        ("/generate", "POST, PUT"),
+    ],
+)
+def test_a_wrong_method_is_told_all_right_ones(site, path: str, allowed: str) -> None:
+    """Not those of the first route that has the path."""
+    response = site.http.patch(path)
+    assert (response.status_code, response.headers["Allow"]) == (405, allowed)
+
+
 def test_head_is_get_without_a_body(site) -> None:
     """On every route that can be got."""
     for path in ("/health", "/v1/models", "/metrics", "/model_info"):

@@ -151,3 +151,21 @@ def test_an_entry_that_was_refused_its_name_counts_for_nobody():
     first.leave()
     gate.enter("").name("eve")
     assert gate.num_open == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": ["a"] * 4097}, "prompt"),
+        ("/v1/completions", {"prompt": ["a"] * 33, "n": 128}, "n"),
+        ("/generate", {"text": ["a"] * 4097}, "text"),
+        ("/generate", {"input_ids": [[97]] * 33, "sampling_params": {"n": 128}}, "n"),
+        ("/tokenize", {"prompt": ["a"] * 4097}, "prompt"),
+    ],
+)
+def test_a_call_asks_for_so_many_answers_at_most(site, path: str, body: dict, param: str):
+    """One body must not fill the line for everybody."""
+    error = site.refused(site.http.post(path, json=body))
+    assert error["param"] == param
+    assert "4096" in error["message"]
+    assert not site.client.requests

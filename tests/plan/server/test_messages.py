@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mmserve.core import BadRequest, ImagePart, TextPart, ToolCall, Turn, UrlSource, VideoPart
+from mmserve.server.chat.messages import turns_of
 from mmserve.server.media import MediaDefaults
-from mmserve.server.openai.messages import turns_of
 
 A, B = "data:image/png;base64,AAAA", "http://h/b.png"
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
+from support.echo_client import EchoClient
 from support.site import events_of
 
 from mmserve.core import RunnerFailed
+from mmserve.server.calls import Calls, OpenCall
+from mmserve.server.events import EventStream
 
 ROUTES = ["/v1/chat/completions", "/v1/completions"]
 
@@ -135,3 +142,23 @@ def test_timing_is_in_the_last_chunk(site) -> None:
         )
         has_timing = ["mmserve" in event for event in events[:-1]]
         assert has_timing == [False] * (len(has_timing) - 1) + [True]
+
+
+def test_a_stream_looks_up_between_its_events() -> None:
+    """However many are there at once: else it would write on to a connection that is gone."""
+    unseen: list[int] = []
+
+    async def send(_message: dict[str, Any]) -> None:
+        unseen.append(0)
+        assert len(unseen) <= 2
+        asyncio.get_running_loop().call_soon(unseen.clear)
+
+    async def receive() -> dict[str, Any]:
+        return await asyncio.get_running_loop().create_future()
+
+    async def events() -> AsyncIterator[str]:
+        for _ in range(20):
+            yield "data: 1\n\n"
+
+    stream = EventStream(events(), OpenCall(Calls(EchoClient()), [], 1))
+    asyncio.run(stream({}, receive, send))

@@ -171,12 +171,12 @@ def test_a_state_may_ask_by_itself(site: Site) -> None:
     assert last == Turn("assistant", (TextPart("It is "),), is_open=True)
 
 
-def test_media_that_are_fetched_are_named_before(site: Site) -> None:
-    """So that all questions share one fetch, under the tenant's salt."""
+def test_media_that_are_fetched_are_held_for_the_call(site: Site) -> None:
+    """From before the first question to after the last, under the tenant's salt."""
     url = "https://example.org/a.png"
     parts = [{"type": "image_url", "image_url": {"url": url}}, PICTURE]
     answers(site, YES_NO, COLOUR, state=parts, cache_salt="s", user="alice")
-    assert site.client.prepared == [(ImagePart(UrlSource(url)), "s", "alice")]
+    assert site.client.released == [(ImagePart(UrlSource(url)), "s", 0, 2)]
 
 
 def test_usage_counts_every_place_once(site: Site) -> None:
@@ -288,6 +288,7 @@ def test_a_bad_picture_is_the_states(site: Site) -> None:
     parts = [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]
     error = site.refused(ask(site, YES_NO, COLOUR, COLOUR, state=parts))
     assert (error["param"], len(site.client.requests)) == ("image", 1)
+    assert len(site.client.released) == 1
 
 
 def test_one_failure_ends_the_call(site: Site) -> None:

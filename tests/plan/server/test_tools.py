@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support.site import events_of
 
 from mmserve.core import ConstraintRefused
-from mmserve.server.openai.tools_auto import read_calls
-from mmserve.server.openai.tools_calls import CallReader, message_of
-from mmserve.server.openai.tools_schema import call_schema, rooted
+from mmserve.server.chat.tools_auto import read_calls
+from mmserve.server.chat.tools_calls import CallReader, message_of
+from mmserve.server.chat.tools_schema import call_schema, rooted
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 

@@ -128,6 +128,22 @@ def test_a_hint_that_fails_is_no_matter_to_the_request(reader, fetcher) -> None:
     assert fetcher.asked == [URL] * 3
 
 
+def test_what_is_held_is_fetched_once_however_late(reader, fetcher) -> None:
+    """By the requests of its tenant, through a flush, until the last holder lets go."""
+    for _ in range(2):
+        reader.hold(SOURCE, salt="")
+    assert fetcher.asked == []
+    reader.read(SOURCE)
+    reader.release(SOURCE, salt="")
+    reader.forget()
+    reader.read(SOURCE)
+    assert fetcher.asked == [URL]
+    reader.read(SOURCE, salt="b")
+    reader.release(SOURCE, salt="")
+    reader.read(SOURCE)
+    assert fetcher.asked == [URL] * 3
+
+
 def test_what_is_not_fetched_is_not_kept(reader, fetcher) -> None:
     """Bytes and data addresses are simply read."""
     assert prepare(reader, source=BytesSource(b"x")) == b"x"
@@ -170,6 +186,21 @@ def test_used_bytes_go_soon() -> None:
     assert kept.use(("", "a")) is not None
     clock.now_s = 1.0
     assert kept.use(("", "a")) is None
+
+
+def test_held_bytes_wait_for_any_use_and_leave_last() -> None:
+    """No time takes them, and where room is short what nobody holds goes first."""
+    kept, clock = new_kept(limit_bytes=10)
+    kept.hold(("", "a"))
+    keep(kept, "a", 4)
+    clock.now_s = 1e9
+    assert kept.use(("", "a")) == bytes(4)
+    clock.now_s = 2e9
+    keep(kept, "b", 4)
+    keep(kept, "c", 4)
+    assert [kept.look(("", name)) is None for name in "abc"] == [False, True, False]
+    kept.release(("", "a"))
+    assert kept.look(("", "a")) is None
 
 
 def test_kept_bytes_are_bounded() -> None:

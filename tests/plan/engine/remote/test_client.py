@@ -105,6 +105,17 @@ async def read_all(ticket: object) -> list[Output]:
     return [output async for output in ticket.outputs_async()]  # type: ignore[attr-defined]
 
 
+def test_what_is_held_is_held_and_let_go_over_there(pair):
+    """In order with the requests between; letting go twice is once."""
+    part = ImagePart(BytesSource(b"x"))
+    release = pair.remote.hold(part, cache_salt="s")
+    list(pair.remote.submit(request("hello")).outputs())
+    release()
+    release()
+    assert pair.remote.tokenize("x")
+    assert pair.echo.released == [(part, "s", 0, 1)]
+
+
 def test_a_ticket_says_what_the_far_one_says(pair):
     """Report and outputs of several sequences, with log-probabilities, are the same."""
     asked = request("hello", n=3, return_logprobs=True, top_logprobs=2)

@@ -34,13 +34,12 @@ from mmserve.core import (
 from mmserve.engine.remote.codec import LARGE_BYTES, Blobs, decode, encode
 from mmserve.engine.remote.messages import (
     MESSAGES,
-    CallFailed,
+    Failed,
     Message,
-    News,
     NotOpened,
     Open,
-    Result,
     Submit,
+    Told,
 )
 
 ERRORS = [
@@ -97,15 +96,15 @@ def test_requests_arrive_as_they_were_sent(request: Request):
 def test_answers_arrive_as_they_were_sent(output: Any, report: Any, model: Any, look: Any):
     """Outputs, reports, facts of a model and looks are equal on the other side."""
     for value in (output, report, model, look):
-        assert there_and_back(Result(7, value)) == Result(7, value)
+        assert there_and_back(Told(7, value)) == Told(7, value)
 
 
 @given(st.sampled_from(ERRORS), st.text(), st.none() | st.text(), st.integers(), st.text())
 def test_errors_keep_class_message_hint_and_fields(kind, message, hint, number, text):
     """Every class of the tree is itself on the other side."""
     error = kind(message, hint=hint, num=number, field=text, both=(number, text))
-    got = there_and_back(CallFailed(1, error))
-    assert isinstance(got, CallFailed)
+    got = there_and_back(Failed(1, error))
+    assert isinstance(got, Failed)
     assert (type(got.error), got.error.message, got.error.hint) == (kind, message, hint)
     assert got.error.fields == error.fields
 
@@ -113,10 +112,10 @@ def test_errors_keep_class_message_hint_and_fields(kind, message, hint, number, 
 def test_an_error_inside_an_output_arrives():
     """The finish of a failed sequence tells why."""
     finish = Finish("error", error=NotFound("no such file", what="file"))
-    got = there_and_back(News(3, Output("r", 0, "", (), Usage(2), finish=finish)))
-    assert isinstance(got, News)
-    assert got.output.finish is not None
-    assert str(got.output.finish.error) == "no such file"
+    got = there_and_back(Told(3, Output("r", 0, "", (), Usage(2), finish=finish)))
+    assert isinstance(got, Told)
+    assert got.value.finish is not None
+    assert str(got.value.finish.error) == "no such file"
 
 
 def test_errors_arrive_whatever_they_hold():
@@ -125,8 +124,8 @@ def test_errors_arrive_whatever_they_hold():
     class Special(WeightMismatch):
         pass
 
-    got = there_and_back(CallFailed(1, Special("x", got=object, name="w")))
-    assert isinstance(got, CallFailed)
+    got = there_and_back(Failed(1, Special("x", got=object, name="w")))
+    assert isinstance(got, Failed)
     assert type(got.error) is WeightMismatch
     assert got.error.fields == {"got": str(object), "name": "w"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -108,6 +109,17 @@ def test_a_process_that_hangs_is_replaced(way):
         until(lambda: is_up(found))
         assert not is_there(first)
         assert text_of(found, "again") == "again"
+
+
+def test_a_process_that_never_opens_its_model_is_ended():
+    """After the time it has for that the start fails with the limit, and it is gone."""
+    ways = dataclasses.replace(WAYS, open_s=0.2, close_s=0.1)
+    supervisor = Supervisor(EngineConfig(model="asleep"), ways, host=HOST)
+    with pytest.raises(EngineDown, match=r"did not open its model within 0\.2 s"):
+        supervisor.start()
+    pid = supervisor.process_id
+    assert pid is not None
+    assert not is_there(pid)
 
 
 def test_a_model_that_cannot_be_opened_is_refused_at_once():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mmserve.core import BytesSource, ImagePart, Request, TextPart
-from mmserve.engine.remote.codec import LARGE_BYTES
+from mmserve.engine.remote.codec import LARGE_BYTES, Blobs, encode
 from mmserve.engine.remote.messages import Cancel, Counters, Message, Submit
 from mmserve.engine.remote.wire import Wire
 
@@ -54,6 +54,21 @@ def test_frames_arrive_in_order_with_their_pictures(ends):
     assert [ends[1].receive() for _ in frames] == frames
     sender.join()
     assert descriptors() == before
+
+
+def test_a_picture_of_many_messages_goes_once(ends):
+    """One frame's messages share its bytes, on the other side, too."""
+    content = bytes(LARGE_BYTES)
+    parts = (ImagePart(BytesSource(content)),)
+    frame = [Submit(n, Request(request_id="r", parts=parts)) for n in range(3)]
+    blobs = Blobs()
+    for message in frame:
+        encode(message, blobs)
+    assert blobs.num_bytes == LARGE_BYTES
+    ends[0].send(frame)
+    got = ends[1].receive()
+    assert got == frame
+    assert len({id(one.request.parts[0].source.content) for one in got}) == 1
 
 
 def test_pictures_that_nobody_received_leave_nothing(ends):

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmserve.core import BadRequest, Constraint, ConstraintRefused
-from mmserve.server.fields import Body, Check, anything, boolean, list_of, text, word, wrong
-from mmserve.server.openai.tools_auto import FreeReader
-from mmserve.server.openai.tools_calls import (
+from mmserve.server.chat.tools_auto import FreeReader
+from mmserve.server.chat.tools_calls import (
     AnswerReader,
     CallReader,
     NamedReader,
     TextReader,
 )
-from mmserve.server.openai.tools_schema import call_schema, rooted
+from mmserve.server.chat.tools_schema import call_schema, rooted
+from mmserve.server.fields import Body, Check, anything, boolean, list_of, text, word, wrong
 from mmserve.server.sampling import AskedForm
 
 __all__ = [
@@ -117,7 +117,7 @@ class Tools:
             return asked  # calls are objects
         try:
             schema = json.loads(sent)
-        except ValueError:
+        except (ValueError, RecursionError):
             return asked  # the engine says what is wrong with it
         merged = _constraint(call_schema(self._named_schemas(), schema))
         return AskedForm(asked.field, merged, sent)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from mmserve.core import BadRequest
 from mmserve.server.clients import Caller, client_of
-from mmserve.server.fields import Body, boolean, integer, text
+from mmserve.server.fields import Body, boolean, integer, short_text, text
 
-__all__ = ["Envelope", "short_text", "take_envelope", "take_handling"]
+__all__ = ["TIERS", "Envelope", "take_envelope", "take_handling"]
 
+TIERS = ("auto", "default")
 _PRIORITY = integer(-(2**31), 2**31)
-_MAX_NAME = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,7 @@ def take_envelope(body: Body, caller: Caller) -> Envelope:
     body.take("metadata", Body, None)
     body.neutral("prompt_cache_key")
     body.neutral("safety_identifier")
+    body.neutral("service_tier", allowed=TIERS)
     user = body.take("user", short_text, "")
     return take_handling(
         body, caller, user=user, is_stream=is_stream, usage=options or (False, False)
@@ -66,7 +67,6 @@ def take_handling(
 
     Changes: the fields count as known.
     """
-    body.neutral("service_tier", allowed=("auto", "default"))
     cache_salt = body.take("cache_salt", short_text, "")
     return Envelope(
         is_stream=is_stream,
@@ -79,15 +79,6 @@ def take_handling(
         priority=body.take("priority", _PRIORITY, 0),
         rid=body.take("rid", text, None),
     )
-
-
-def short_text(value: object, name: str) -> str:
-    """A string of at most 256 characters. Pure."""
-    words = text(value, name)
-    if len(words) > _MAX_NAME:
-        message = f"{name} has {len(words)} characters, the limit is {_MAX_NAME}"
-        raise BadRequest(message, field=name, reason="too_long")
-    return words
 
 
 def _stream_options(value: object, name: str) -> tuple[bool, bool]:

@@ -13,12 +13,12 @@ from mmserve.core import (
     SamplingParams,
     Turn,
 )
+from mmserve.server.chat.envelope import Envelope, take_envelope
+from mmserve.server.chat.messages import turns_of
+from mmserve.server.chat.tools import Tools, take_tools
 from mmserve.server.clients import Caller
 from mmserve.server.fields import Body, boolean, integer
 from mmserve.server.media import FindFile, MediaDefaults, no_file
-from mmserve.server.openai.envelope import Envelope, take_envelope
-from mmserve.server.openai.messages import turns_of
-from mmserve.server.openai.tools import Tools, take_tools
 from mmserve.server.sampling import (
     OPENAI_NAMES,
     AskedForm,

@@ -17,9 +17,9 @@ from mmserve.core import (
     Turn,
     VideoPart,
 )
+from mmserve.server.chat.tools import check_depth, tool_name
 from mmserve.server.fields import Body, anything, integer, list_of, text, word, wrong
 from mmserve.server.media import MediaDefaults, address, clip_item, picture_item, source_item
-from mmserve.server.openai.tools import check_depth, tool_name
 
 __all__ = ["READERS", "ContentPart", "PartReader", "call_arguments", "parts_of", "turns_of"]
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmserve.core import Finish
-from mmserve.server.openai.tools_calls import call_begin, call_more
+from mmserve.server.chat.tools_calls import call_begin, call_more
 
 __all__ = ["FreeReader", "may_be_calls", "read_calls"]
 
