@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import gc
 import json
 import multiprocessing
 import os
@@ -151,7 +150,7 @@ def sample(began: float, load: MixedLoad, engine: Engine) -> dict[str, float]:
         "children_mib": sum(map(resident_bytes, _children())) / 2**20,
         "threads": len(list(Path("/proc/self/task").iterdir())),
         "files": len(list(Path("/proc/self/fd").iterdir())),
-        "objects": len(gc.get_objects()),
+        "blocks": sys.getallocatedblocks(),  # a list of objects would hold half-made ones
         "requests": sum(load.counts.values()),
         "steps": counters["steps_total"],
         "slots_unaccounted": counters["slots"]
@@ -204,7 +203,7 @@ def judged(samples: Sequence[dict[str, float]]) -> dict[str, float]:
     minutes = (rest[-1]["at_s"] - rest[0]["at_s"]) / 60
     grown = {
         name: slope([(one["at_s"] / 60, one[name]) for one in rest]) * minutes
-        for name in ("resident_mib", "children_mib", "threads", "files", "objects")
+        for name in ("resident_mib", "children_mib", "threads", "files", "blocks")
     }
     middle = {name: statistics.median(one[name] for one in rest) for name in grown}
     return {
@@ -214,7 +213,7 @@ def judged(samples: Sequence[dict[str, float]]) -> dict[str, float]:
         "grown_mib_children": grown["children_mib"],
         "grown_threads": grown["threads"],
         "grown_files": grown["files"],
-        "grown_share_objects": grown["objects"] / middle["objects"],
+        "grown_share_blocks": grown["blocks"] / middle["blocks"],
         "slots_unaccounted": max(abs(one["slots_unaccounted"]) for one in samples),
         "requests": samples[-1]["requests"],
     }
