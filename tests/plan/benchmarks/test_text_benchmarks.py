@@ -155,7 +155,7 @@ def test_slope_is_not_moved_by_an_outlier() -> None:
 
 def sampled(minute: float, resident: float) -> dict[str, float]:
     """A sample in which only memory changes."""
-    same = {"children_mib": 1.0, "threads": 5.0, "files": 9.0, "objects": 100.0}
+    same = {"children_mib": 1.0, "threads": 5.0, "files": 9.0, "blocks": 100.0}
     return {
         "at_s": 60 * minute,
         "resident_mib": resident,
