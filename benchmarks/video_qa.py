@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--job-clips", type=int, default=20, help="of the batch tool's job")
     parser.add_argument("--job-frames", type=int, default=4, help="of each of its clips")
     parser.add_argument("--job-questions", type=int, default=5, help="of each of its clips")
-    parser.add_argument("--job-repeats", type=int, default=3, help="rounds of the job")
+    parser.add_argument("--job-repeats", type=int, default=2, help="rounds of the job")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="not all")
     flags = parser.parse_args()
     report(_measured(flags), flags.json)
