@@ -302,8 +302,14 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         "video_qa",
         "Questions about clips",
-        "10 questions a clip.",
+        "10 questions a clip; and a job in two orders, where a tenth of it fits.",
         _rates("programs_per_s", "Programs per second", "slowest_s", "fastest_s"),
+    ),
+    Section(
+        "batch_job",
+        "A job of many rows",
+        "10,000 shuffled questions about 200 clips on tabletop; then killed twenty times.",
+        _nothing,
     ),
     Section(
         "picture_family",

@@ -168,6 +168,31 @@ TARGETS: tuple[Target, ...] = (
         ]
     ),
     Target(
+        "video_qa",
+        "planner_over_row_order",
+        "a job by the planner over row order, room for a tenth",
+        1.5,
+    ),
+    *(
+        Target("batch_job", f"{key}_over_{key_of}", f"a job: {wording}", goal, is_most=True)
+        for key, key_of, wording, goal in (
+            ("computed", "least", "tokens computed over the least possible", 1.01),
+            ("clips_opened", "clips", "times a clip is opened", 1),
+            ("frames_encoded", "frames", "times a frame is encoded", 1),
+        )
+    ),
+    Target(
+        "batch_job", "accuracy_over_card", "a job: right answers, over the model card's", 0.99
+    ),
+    *(
+        Target("batch_job", key, f"a job killed at random: {wording}", 0, "count", is_most=True)
+        for key, wording in (
+            ("lost", "records lost"),
+            ("repeated", "finished questions asked again"),
+            ("duplicates", "records that are there twice"),
+        )
+    ),
+    Target(
         "programs",
         "min_speedup_vs_transformers",
         "worst of the sharing programs, over transformers",

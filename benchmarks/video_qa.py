@@ -4,6 +4,8 @@ A program is one clip, of which eight frames are looked at, and ten questions of
 16 greedy tokens of answer each. mmserve is handed all programs at once. transformers decodes,
 preprocesses and encodes a clip for each question, or for all questions of a clip in one batch.
 Frames per second are those whose questions are answered, not those that were encoded again.
+
+Beside that a job of the batch tool, in two orders: see `job_order`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.job_order import JobSizes, measure_orders, order_summary
 from benchmarks.media_asks import Ask, Clip, OneStep, Writer
 from benchmarks.media_lanes import Lane, MmserveLane, play, row_of, speedup
 from benchmarks.media_reference import Reference, TransformersLane
@@ -34,6 +37,7 @@ CLIP_S = 12
 OURS = {"mmserve": "full", "mmserve, int8": "int8"}
 """Lanes of this engine, with the weights of each."""
 ALONE, BATCHED = "transformers, one by one", "transformers, batch of a clip"
+PARTS = ("programs", "job")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +107,9 @@ def measure(
         row["frames_a_clip"] = work.num_frames
         row["frames_per_s"] = row["programs_per_s"] * work.num_frames
         row["questions_per_s"] = row["programs_per_s"] * work.num_questions
+    summary = summary_of(rows, work)
     return Record(
-        repeats=repeats,
-        summary=summary_of(rows, work),
-        rows=[*rows, *absent, *failed_early, *failed],
+        repeats=repeats, summary=summary, rows=[*rows, *absent, *failed_early, *failed]
     )
 
 
@@ -146,12 +149,33 @@ def main() -> None:
         metavar="N",
         help="transformers sees only the first N, and its rows say so; default: all",
     )
+    parser.add_argument("--job-clips", type=int, default=20, help="of the batch tool's job")
+    parser.add_argument("--job-frames", type=int, default=4, help="of each of its clips")
+    parser.add_argument("--job-questions", type=int, default=5, help="of each of its clips")
+    parser.add_argument("--job-repeats", type=int, default=2, help="rounds of the job")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="not all")
     flags = parser.parse_args()
+    report(_measured(flags), flags.json)
+
+
+def _measured(flags: argparse.Namespace) -> Record:
+    """The parts that are wanted, as one record."""
     sizes = (1, 2, 3) if flags.quick else (flags.clips, flags.frames, flags.questions)
-    work, repeats = workload(*sizes), 1 if flags.quick else flags.repeats
-    with TemporaryDirectory() as folder:
-        record = measure(onevision(Path(folder)), work, repeats, flags.baseline_clips)
-    report(record, flags.json)
+    job = (4, 2, 2) if flags.quick else (flags.job_clips, flags.job_frames, flags.job_questions)
+    repeats, job_repeats = (1, 1) if flags.quick else (flags.repeats, flags.job_repeats)
+    rows: list[Mapping[str, Any]] = []
+    summary: dict[str, float] = {}
+    with TemporaryDirectory() as model, TemporaryDirectory() as folder:
+        directory = onevision(Path(model))
+        if "programs" in flags.parts:
+            found = measure(directory, workload(*sizes), repeats, flags.baseline_clips)
+            rows += found.rows
+            summary |= found.summary
+        if "job" in flags.parts:
+            found_rows = measure_orders(directory, Path(folder), JobSizes(*job), job_repeats)
+            rows += found_rows
+            summary |= order_summary(found_rows)
+    return Record(repeats=repeats, summary=summary, rows=rows)
 
 
 if __name__ == "__main__":

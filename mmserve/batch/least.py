@@ -25,8 +25,10 @@ class LeastCount:
 
     def __init__(self, client: Asker | Elsewhere) -> None:
         model = getattr(client, "model", None)
-        self._placeholder_id: int | None = getattr(model, "image_token_id", None)
-        self._is_known = self._placeholder_id is not None
+        names = ("image_token_id", "video_token_id")
+        found = (getattr(model, name, None) for name in names)
+        self._placeholder_ids = frozenset(one for one in found if one is not None)
+        self._is_known = bool(self._placeholder_ids)
         self._tokens = LeastTokens()
         self._under_way: Counter[bytes] = Counter()
         self._newest = b""
@@ -47,12 +49,12 @@ class LeastCount:
     ) -> int | None:
         """The least tokens with this request's; None if they are not known."""
         answers = [fate for fate in fates if isinstance(fate, Answer)]
-        if self._placeholder_id is None or not self._is_known:
+        if not self._is_known:
             return None
         if answers:
             report = answers[0].report
             self._is_known = bool(report.token_ids)
-            self._tokens.add(group_id, *told_apart(request, report, self._placeholder_id))
+            self._tokens.add(group_id, *told_apart(request, report, self._placeholder_ids))
             self._tokens.add_again(len(answers) - 1)
         return self._tokens.total_tokens if self._is_known else None
 

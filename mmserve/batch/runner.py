@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +30,8 @@ class BatchRun:
         target: the records, see `record_line`: as they are done while the run works, in the
             order of `source` when it has ended.
         settings: how to run it.
+        make_plan: gives the order of the work, from the index and the clips that are open at
+            once; measurements have others.
 
     Raises BadRequest if `target` holds records and the mode forbids them, or they are not about
     this `source`, or were made with other settings; Busy if another run writes `target`. Then
@@ -36,12 +39,19 @@ class BatchRun:
     Cost: reads both files once. Memory: does not grow with them.
     """
 
-    def __init__(self, source: Path, target: Path, settings: BatchSettings) -> None:
+    def __init__(
+        self,
+        source: Path,
+        target: Path,
+        settings: BatchSettings,
+        make_plan: Callable[[JobIndex, int], Plan] = Plan,
+    ) -> None:
         if target.exists() and source.samefile(target):
             message = f"input and output are the same file, {target}"
             raise BadRequest(message, field="output", reason="same_file")
         self._rows = Rows(source, settings.rows, settings.ask)
         self._settings = settings
+        self._make_plan = make_plan
         self._tally: Tally | None = None
         self._output = open_output(target, settings.mode)
         try:
@@ -77,7 +87,7 @@ class BatchRun:
         self._compare(known)
         self._begin(known)
         tally = self._tally = self.tally()
-        plan = Plan(self._index, self._settings.open_clips)
+        plan = self._make_plan(self._index, self._settings.open_clips)
         answering = Answering(
             client, self._index, self._output, self._rows, self._settings, tally, on_progress
         )

@@ -93,4 +93,7 @@ def summary_line(summary: Summary) -> str:
             f"; {summary.cached_tokens:,} of {summary.prompt_tokens:,} prompt tokens "
             f"from cache ({summary.cached_share:.0%})"
         )
+    if summary.tokens_least:
+        computed, least = summary.tokens_computed, summary.tokens_least
+        line += f"; {computed:,} computed, the least possible is {least:,}"
     return line

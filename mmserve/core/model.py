@@ -24,6 +24,7 @@ class ModelInfo:
         kv_bytes_per_token: bytes of one slot over all layers.
         feature_bytes_per_token: bytes of one encoded picture token.
         fingerprint: 16 bytes over configuration and weights' identity; part of media digests.
+        video_token_id: placeholder of clips, if it is another one than that of pictures.
         kernels: what computes it, and a line for each way that is not used, saying why.
     """
 
@@ -39,6 +40,7 @@ class ModelInfo:
     kv_bytes_per_token: int
     feature_bytes_per_token: int
     fingerprint: bytes
+    video_token_id: int | None = None
     kernels: tuple[str, ...] = ()
 
     @property

@@ -100,6 +100,7 @@ def join_parts(
         processor = load_processor(path, model_config)
         plane = MediaPlane(config.media, processor, model_fingerprint=model.fingerprint)
         style = processor.style
+        model = replace(model, video_token_id=style.video_token_id)
     if config.chat_template is None:
         template = load_chat_template(path, tokenizer)
     else:

@@ -106,7 +106,7 @@ class LeastTokens:
 
 
 def told_apart(
-    request: Request, report: PromptReport, placeholder_id: int
+    request: Request, report: PromptReport, placeholder_ids: frozenset[int]
 ) -> tuple[tuple[int, ...], int]:
     """The prompt's tokens with each picture's own, and how many stand before the first picture.
 
@@ -115,7 +115,7 @@ def told_apart(
     for more alike than they are, never for less. Pure.
     """
     tokens = list(report.token_ids)
-    places = [at for at, token in enumerate(tokens) if token == placeholder_id]
+    places = [at for at, token in enumerate(tokens) if token in placeholder_ids]
     if not places:
         return tuple(tokens), len(tokens)
     for identity, own in zip(*_shares(request, report, places), strict=True):

@@ -1,6 +1,7 @@
 """`mmserve video-qa`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from support.scripted_client import ScriptedClient, question_of
@@ -147,6 +148,9 @@ def test_the_summary_line_of_a_resumed_run():
     assert summary_line(summary) == (
         "18 answered, 2 failed, 10 kept from before (1 of them failed); 1.2 s; "
         "3,000 of 4,000 prompt tokens from cache (75%)"
+    )
+    assert summary_line(replace(summary, tokens_least=990)).endswith(
+        "(75%); 1,000 computed, the least possible is 990"
     )
 
 

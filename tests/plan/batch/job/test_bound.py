@@ -1,5 +1,6 @@
 """The least tokens of a run."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,8 @@ from mmserve.core import (
     VideoPart,
 )
 
-PICTURE = 9
+PICTURE, CLIP = 9, 8
+PLACEHOLDERS = frozenset({PICTURE, CLIP})
 prompts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple), max_size=12)
 
 
@@ -65,7 +67,7 @@ def asked(*media, tokens, clips=()) -> tuple[tuple[int, ...], int]:
     """A prompt of these media and tokens, told apart."""
     turns = (Turn("user", (*media, TextPart("q"))), Turn("assistant", (), is_open=True))
     return told_apart(
-        Request(request_id="r", parts=turns), PromptReport(tokens, clips), PICTURE
+        Request(request_id="r", parts=turns), PromptReport(tokens, clips), PLACEHOLDERS
     )
 
 
@@ -80,10 +82,11 @@ def test_pictures_of_other_files_are_other_tokens():
     assert first[4] == first[5] != second[4]
 
 
-def test_frames_are_known_by_their_times():
+@pytest.mark.parametrize("placeholder", sorted(PLACEHOLDERS))
+def test_frames_are_known_by_their_times(placeholder):
     """Two samplings of one clip are alike up to the first frame that differs."""
     clip = VideoPart(PathSource("a.mp4"))
-    tokens = (1, PICTURE, PICTURE, PICTURE, PICTURE, 3)
+    tokens = (1, *[placeholder] * 4, 3)
     first, _ = asked(clip, tokens=tokens, clips=(FrameReport((0.0, 1.0)),))
     second, _ = asked(clip, tokens=tokens, clips=(FrameReport((0.0, 2.0)),))
     assert [one == other for one, other in zip(first, second, strict=True)] == [
