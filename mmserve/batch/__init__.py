@@ -13,7 +13,7 @@ from mmserve.batch.asker import Asker, AskTicket
 from mmserve.batch.asks import media_source, request_of
 from mmserve.batch.elsewhere import Elsewhere
 from mmserve.batch.faults import Backoff
-from mmserve.batch.formats import RawRow, is_table, write_table
+from mmserve.batch.formats import RawRow, is_table, numbered_lines, write_table
 from mmserve.batch.objects import Spool, StoreSettings
 from mmserve.batch.output import OutputFile, OutputMode
 from mmserve.batch.records import (
@@ -27,10 +27,10 @@ from mmserve.batch.records import (
 )
 from mmserve.batch.remote import Fleet, ServerCount, server_urls
 from mmserve.batch.row import Row, RowFault
-from mmserve.batch.rows import Rows, numbered_lines, parse_row
+from mmserve.batch.rows import Rows, parse_row
 from mmserve.batch.runner import BatchRun, answer_file, progress_path
 from mmserve.batch.settings import AskSettings, RowSettings
-from mmserve.batch.summary import Summary, Tally
+from mmserve.batch.summary import Summary, Tally, duration_told
 from mmserve.batch.whole import WholeAnswer, WholeTicket
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "WholeTicket",
     "answer_file",
     "answered_record",
+    "duration_told",
     "fault_record",
     "is_table",
     "media_source",

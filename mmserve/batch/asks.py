@@ -19,7 +19,7 @@ from mmserve.core import (
     VideoPart,
 )
 
-__all__ = ["AskSettings", "media_source", "request_of"]
+__all__ = ["media_source", "request_of"]
 
 _ADDRESS_STARTS = ("http://", "https://", "data:", "file:")
 

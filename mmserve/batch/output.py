@@ -14,6 +14,7 @@ the place of the file.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
@@ -30,6 +31,7 @@ from mmserve.core import BadRequest, Busy
 __all__ = ["Output", "OutputFile", "OutputMode", "TableFile", "open_output"]
 
 _RECORD_START = b'{"id": '
+_OTHER_FORMS = (".gz", ".zst", ".bz2", ".xz", ".zip", ".xlsx", ".xls", ".tsv", ".arrow", ".orc")
 
 
 class OutputMode(Enum):
@@ -81,12 +83,18 @@ class Output(Protocol):
         """Put everything on the disk and give the lock back. Idempotent."""
         ...
 
+    def discard(self) -> None:
+        """Close it where nothing was written; a file that this made goes. Idempotent."""
+        ...
+
 
 def open_output(path: Path, mode: OutputMode) -> Output:
     """The output, open and locked; nothing of it is changed, but a JSONL file is created.
 
-    Raises BadRequest if it holds what `mode` forbids; Busy if another run has it open.
+    Raises BadRequest if no file of records can be there, or it holds what `mode` forbids; Busy
+    if another run has it open.
     """
+    _check_place(path)
     return TableFile(path, mode) if is_table(path) else OutputFile(path, mode)
 
 
@@ -96,6 +104,7 @@ class OutputFile:
     def __init__(self, path: Path, mode: OutputMode) -> None:
         self.path = path
         self.is_live = True
+        self._is_made = not (path.exists() or path.is_symlink())
         self._file = _open_locked(path)
         self._last = (0, 0, 0)
         self._num_records = 0
@@ -133,21 +142,29 @@ class OutputFile:
     def write(self, kept: Kept) -> None:
         """Append one record and hand it to the operating system. Changes: the file."""
         self._note(kept)
-        self._file.write(kept.content)
-        self._file.flush()
+        with _named(self.path):
+            self._file.write(kept.content)
+            self._file.flush()
 
     def replace(self, lines: Iterable[bytes]) -> None:
         """Write lines in order to a new file, which then takes this one's place and lock."""
         place = self.path.resolve()
         spare = place.with_name(f"{place.name}.part")
         file = _open_locked(spare)
-        file.truncate(0)
         last = b""
-        for last in lines:
-            file.write(last)
-        file.flush()
-        os.fsync(file.fileno())
-        spare.replace(place)
+        try:
+            with _named(spare):
+                file.truncate(0)
+                for last in lines:
+                    file.write(last)
+                file.flush()
+                os.fsync(file.fileno())
+                spare.replace(place)
+        except BaseException:
+            spare.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what could not be written before
+                file.close()
+            raise
         self._file.close()
         self._file = file
         found = kept_record(last)
@@ -157,8 +174,15 @@ class OutputFile:
     def close(self) -> None:
         """Put everything on the disk and give the lock back. Idempotent."""
         if not self._file.closed:
-            os.fsync(self._file.fileno())
-            self._file.close()
+            with _named(self.path):
+                os.fsync(self._file.fileno())
+                self._file.close()
+
+    def discard(self) -> None:
+        """Close it where nothing was written; a file that this made goes. Idempotent."""
+        if self._is_made and not self._file.closed:
+            self.path.unlink(missing_ok=True)
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -214,6 +238,32 @@ class TableFile:
     def close(self) -> None:
         """Nothing is open."""
 
+    def discard(self) -> None:
+        """Nothing is open, and nothing was made."""
+
+
+def _check_place(path: Path) -> None:
+    """Raises BadRequest where no file of records can be, or its name says another form."""
+    if path.suffix.lower() in _OTHER_FORMS:
+        raise BadRequest(
+            f"output {path}: records are not written as {path.suffix}",
+            field="output",
+            reason="unknown_suffix",
+            hint="name it .jsonl, .csv or .parquet",
+        )
+    if not path.parent.is_dir():
+        message = f"output {path}: there is no folder {path.parent}"
+        raise BadRequest(message, field="output", reason="missing", hint="make it first")
+    if path.exists() and not path.is_file():
+        # The last step of a run puts a file in its place, which would be the end of a device.
+        kind = "a folder" if path.is_dir() else "no plain file"
+        raise BadRequest(
+            f"output {path} is {kind}",
+            field="output",
+            reason="no_file",
+            hint="give the name of a file, new or of a run before",
+        )
+
 
 def _check_new(path: Path, mode: OutputMode, size_bytes: int) -> None:
     if mode is OutputMode.NEW and size_bytes:
@@ -242,3 +292,14 @@ def _open_locked(path: Path) -> BufferedWriter:
             hint="wait for it to end, or give another output file",
         )
     return file
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What the system refuses names the file, which writing to an open one does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -115,14 +115,13 @@ def refused_record(row: Row, question_index: int, error: MmserveError) -> Record
 
 
 def _place_at_fault(row: Row, error: MmserveError) -> str | None:
+    """The path or address as the row has it; None if no medium is at fault, or it is inline."""
     if not isinstance(error, MediaRefused):
         return None
-    if row.video is not None:
-        return row.video
-    index = error.fields.get("index", 0 if len(row.images) == 1 else None)
-    if isinstance(index, int) and 0 <= index < len(row.images):
-        return row.images[index]
-    return None
+    places = row.images if row.video is None else (row.video,)
+    index = error.fields.get("index") if len(places) > 1 else 0
+    place = places[index] if isinstance(index, int) and 0 <= index < len(places) else ""
+    return None if place.lower().startswith("data:") or not place else place
 
 
 @dataclass(frozen=True, slots=True)

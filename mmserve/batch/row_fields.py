@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mmserve.batch.templates import QuestionTemplate
 from mmserve.batch.values import CHECKS, CONSTRAINTS, SAMPLING, Fault, check_text, shown
 from mmserve.core import Constraint
+
+if TYPE_CHECKING:
+    from mmserve.batch.templates import QuestionTemplate
 
 __all__ = ["ASKING", "RowFields"]
 

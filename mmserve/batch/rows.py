@@ -7,27 +7,22 @@ because a row answered under other settings than its writer meant looks like a g
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mmserve.batch.formats import Columns, RawRow, format_of, numbered_lines, open_rows
+from mmserve.batch.formats import Columns, RawRow, format_of, open_rows
 from mmserve.batch.json_text import json_object, json_value
 from mmserve.batch.row import Row, RowFault
 from mmserve.batch.row_fields import RowFields
 from mmserve.batch.settings import AskSettings, RowSettings
-from mmserve.batch.templates import QuestionTemplate
 from mmserve.batch.values import CHECKS, CONSTRAINTS, Fault
 from mmserve.core import BadRequest
 
-__all__ = [
-    "RawRow",
-    "Row",
-    "RowFault",
-    "RowParser",
-    "Rows",
-    "json_object",
-    "numbered_lines",
-    "parse_row",
-]
+if TYPE_CHECKING:
+    from mmserve.batch.templates import QuestionTemplate
+
+__all__ = ["RowParser", "Rows", "parse_row"]
 
 
 class RowParser:
@@ -39,13 +34,12 @@ class RowParser:
     def __init__(self, settings: RowSettings, ask: AskSettings) -> None:
         self._settings = settings
         self._ask = ask
-        self._template = (
-            None if settings.template is None else QuestionTemplate(settings.template)
-        )
+        self._template = None if settings.template is None else _compiled(settings.template)
         names = self._template.names if self._template else frozenset()
         self.known = frozenset(CHECKS) | names
         self.is_ignoring = settings.extra_fields == "ignore"
         _check_questions(settings, self._template)
+        _check_silent(ask)
         if settings.num_samples > 1 and ask.temperature == 0:
             raise BadRequest(
                 f"{settings.num_samples} answers to each question at temperature 0 would all "
@@ -131,6 +125,22 @@ class Rows:
 def parse_row(line: int, content: bytes) -> Row | RowFault:
     """The row that a line of JSON spells by itself, or what is wrong with it. Pure."""
     return RowParser(RowSettings(), AskSettings()).parse(line, content)
+
+
+def _compiled(template: str) -> QuestionTemplate:
+    from mmserve.batch.templates import QuestionTemplate  # noqa: PLC0415 - loads Jinja, 12 ms
+
+    return QuestionTemplate(template)
+
+
+def _check_silent(ask: AskSettings) -> None:
+    """Raises BadRequest if no row could have what holds for silent ones."""
+    for name, value in asdict(ask).items():
+        try:
+            if value is not None:
+                CHECKS[name](value)
+        except Fault as fault:
+            raise BadRequest(f"{name} {fault}", field=name, reason="range") from None
 
 
 def _check_questions(settings: RowSettings, template: QuestionTemplate | None) -> None:

@@ -11,7 +11,7 @@ from typing import Self
 from mmserve.batch.answering import Answering, BatchSettings, Progress
 from mmserve.batch.asker import Asker
 from mmserve.batch.elsewhere import Elsewhere
-from mmserve.batch.job import JobIndex, Plan, survey
+from mmserve.batch.job import JobIndex, Plan, disk_told, survey
 from mmserve.batch.output import OutputMode, open_output
 from mmserve.batch.rows import Rows
 from mmserve.batch.summary import Summary, Tally
@@ -34,8 +34,8 @@ class BatchRun:
             once; measurements have others.
 
     Raises BadRequest if `target` holds records and the mode forbids them, or they are not about
-    this `source`, or were made with other settings; Busy if another run writes `target`. Then
-    `target` is as it was.
+    this `source`, or were made with other settings; Busy if another run writes `target`. Then,
+    and where nothing was begun, `target` is as it was, and no file is left that was not there.
     Cost: reads both files once. Memory: does not grow with them.
     """
 
@@ -53,16 +53,19 @@ class BatchRun:
         self._settings = settings
         self._make_plan = make_plan
         self._tally: Tally | None = None
+        self._has_begun = False
         self._output = open_output(target, settings.mode)
         try:
-            self._index = JobIndex(progress_path(target))
+            with disk_told(progress_path(target)):
+                self._index = JobIndex(progress_path(target))
         except BaseException:
-            self._output.close()
+            self._output.discard()
             raise
         try:
-            self._take_up()
-            survey(self._rows, self._index, settings.ask)
-            self._num_due, self._num_kept = self._index.num_due, self._index.num_kept
+            with disk_told(self._index.path):
+                self._take_up()
+                survey(self._rows, self._index, settings.ask)
+                self._num_due, self._num_kept = self._index.num_due, self._index.num_kept
         except BaseException:
             self.close()
             raise
@@ -84,21 +87,28 @@ class BatchRun:
         failing; Aborted if more questions fail than `max_errors`.
         """
         known = _model_facts(client)
-        self._compare(known)
-        self._begin(known)
-        tally = self._tally = self.tally()
-        plan = self._make_plan(self._index, self._settings.open_clips)
-        answering = Answering(
-            client, self._index, self._output, self._rows, self._settings, tally, on_progress
-        )
-        try:
-            if isinstance(client, Elsewhere):
-                answering.take(plan, client)
-            else:
-                answering.do(plan)
-        finally:
-            answering.cancel()
-        self._finish()
+        with disk_told(self._index.path):
+            self._compare(known)
+            self._begin(known)
+            tally = self._tally = self.tally()
+            plan = self._make_plan(self._index, self._settings.open_clips)
+            answering = Answering(
+                client,
+                self._index,
+                self._output,
+                self._rows,
+                self._settings,
+                tally,
+                on_progress,
+            )
+            try:
+                if isinstance(client, Elsewhere):
+                    answering.take(plan, client)
+                else:
+                    answering.do(plan)
+            finally:
+                answering.cancel()
+            self._finish()
         return tally.summary()
 
     def settle(self) -> Summary:
@@ -106,8 +116,9 @@ class BatchRun:
 
         Changes: the output, if it is not whole or not in order.
         """
-        self._begin({})
-        self._finish()
+        with disk_told(self._index.path):
+            self._begin({})
+            self._finish()
         return self.summary()
 
     def tally(self) -> Tally:
@@ -120,6 +131,10 @@ class BatchRun:
 
     def close(self) -> None:
         """Give the output back. Idempotent."""
+        if not self._has_begun:
+            self._index.discard()
+            self._output.discard()
+            return
         self._index.close()
         self._output.close()
 
@@ -187,6 +202,7 @@ class BatchRun:
 
     def _begin(self, facts: dict[str, object]) -> None:
         """From here on the index tells how far the run got. Changes: index, output."""
+        self._has_begun = True
         if self._settings.mode is OutputMode.OVERWRITE and self._output.is_live:
             self._output.replace(())
         self._index.put_settings({**self._facts(), **facts})

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mmserve.batch.counting import Counted
 from mmserve.batch.records import Record
 
-__all__ = ["Summary", "Tally"]
+__all__ = ["Summary", "Tally", "duration_told"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,14 @@ class Summary:
     def has_failed_rows(self) -> bool:
         """Whether the output holds an error record."""
         return self.failed + self.kept_failed > 0
+
+
+def duration_told(seconds: float) -> str:
+    """Seconds for a reader: 12.3 s, 4 min 5 s, 2 h 7 min. Pure."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
 
 
 @dataclass(slots=True)

@@ -70,6 +70,9 @@ def check_askers(flags: AskerFlags, config: EngineConfig, cluster: RaySettings) 
     if flags.url and cluster.ray:
         message = "--url and --ray are both given"
         raise BadRequest(message, field="url", reason="several", hint="give one of them")
+    if flags.api_key is not None and not flags.url:
+        message = "--api-key is given, and no --url to send it to"
+        raise BadRequest(message, field="api_key", reason="unused", hint="add --url")
     if not cluster.ray and replace(cluster, ray=True) != RaySettings(ray=True):
         message = "a flag of --ray is given, and --ray is not"
         raise BadRequest(message, field="ray", reason="missing", hint="add --ray")

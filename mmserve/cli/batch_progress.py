@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,20 +18,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mmserve.batch import Summary
+from mmserve.batch import ServerCount, Summary
 from mmserve.cli import console
 
 __all__ = ["Display", "Pace", "news_of", "progress_line", "watching"]
-
-
-class _Count(Protocol):
-    """What one server did."""
-
-    url: str
-    answered: int
-    refused: int
-    under_way: int
-    is_up: bool
 
 
 ServerNews = Callable[[], Sequence[tuple[str, str]]]
@@ -129,13 +118,13 @@ class Display:
 
 def news_of(asker: object) -> ServerNews | None:
     """What each server did, of an asker that has several; None of another. Pure."""
-    counts: Callable[[], Sequence[_Count]] | None = getattr(asker, "counts", None)
+    counts: Callable[[], Sequence[ServerCount]] | None = getattr(asker, "counts", None)
     if counts is None:
         return None
     return lambda: [(count.url, _server_told(count)) for count in counts()]
 
 
-def _server_told(count: _Count) -> str:
+def _server_told(count: ServerCount) -> str:
     told = f"{count.answered:,} answered, {count.under_way:,} under way"
     if count.refused:
         told += f", {count.refused:,} refused"

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mmserve.batch import Summary
+from mmserve.batch import Summary, duration_told
 from mmserve.cli import console
 
 __all__ = ["say_summary", "summary_line", "summary_rows"]
@@ -41,7 +41,9 @@ def summary_rows(summary: Summary) -> list[tuple[str, str, str]]:
         rows.append(("kept", f"{kept:,}", f"{summary.kept_failed:,} of them failed"))
     if left := summary.total - summary.num_done:
         rows.append(("not asked", f"{left:,}", "--resume goes on"))
-    rows.append(("time", _duration(seconds), f"{summary.num_new / seconds:,.1f} questions/s"))
+    rows.append(
+        ("time", duration_told(seconds), f"{summary.num_new / seconds:,.1f} questions/s")
+    )
     if summary.frames:
         told = f"{summary.frames / seconds:,.1f} frames/s"
         rows.append(("frames and pictures", f"{summary.frames:,}", told))
@@ -72,13 +74,6 @@ def _token_rows(summary: Summary) -> list[tuple[str, str, str]]:
 def _of_rows(summary: Summary) -> str:
     clips = f", {summary.clips:,} about a clip" if summary.clips else ""
     return f"questions of {summary.rows:,} rows{clips}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    hours, rest = divmod(round(seconds), 3600)
-    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
 
 
 def summary_line(summary: Summary) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmserve.batch import duration_told
 from mmserve.batch.forecast import Forecast, Measured, Probe
 from mmserve.cli import console
 from mmserve.cli.console import Column
@@ -40,9 +41,10 @@ def _answers(forecast: Forecast) -> str:
 
 def _token_rows(measured: Measured) -> list[list[str]]:
     about = "" if measured.is_exact else "about "
-    share = 1 - measured.least_tokens / max(1, measured.prompt_tokens)
+    prompt_tokens = measured.prompt_tokens
+    share = 1 - measured.least_tokens / prompt_tokens if prompt_tokens else 0.0
     rows = [["frames", f"{about}{measured.frames:,}", "of clips, each once"]]
-    rows.append(["prompt tokens", f"{about}{measured.prompt_tokens:,}", "without sharing"])
+    rows.append(["prompt tokens", f"{about}{prompt_tokens:,}", "without sharing"])
     told = f"with sharing; {share:.0%} from cache at best"
     rows.append(["to compute", f"{about}{measured.least_tokens:,}", told])
     return rows
@@ -91,7 +93,4 @@ def _timed(probe: Probe | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.2g} s"
-    hours, rest = divmod(round(seconds), 3600)
-    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+    return f"{seconds:.2g} s" if seconds < 60 else duration_told(seconds)

@@ -125,6 +125,10 @@ def video_qa(
     shown = settings.of(ReportFlags)
     batch = _batch_settings(settings)
     source = Rows(rows, batch.rows, batch.ask)
+    if shown.as_json and not shown.dry_run:
+        message = "--json is given, and not --dry-run"
+        hint = "records are JSON already; --json is for what a dry run tells"
+        raise BadRequest(message, field="as_json", reason="unused", hint=hint)
     if shown.dry_run:
         _dry_run(ctx, source, settings, batch)
         return

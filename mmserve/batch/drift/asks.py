@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmserve.batch.asks import media_source
+from mmserve.batch.json_text import json_object
 from mmserve.batch.remote import data_address
 from mmserve.batch.row import RowFault
-from mmserve.batch.rows import json_object
 from mmserve.batch.values import CHECKS, CONSTRAINTS, SAMPLING, Fault, shown
 from mmserve.core import PathSource, UrlSource
 

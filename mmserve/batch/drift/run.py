@@ -10,8 +10,8 @@ from mmserve.batch.drift.asks import DEFAULT_TASK, Ask, parse_ask
 from mmserve.batch.drift.compare import Pair, compare
 from mmserve.batch.drift.said import Said
 from mmserve.batch.drift.side import ChatSide
+from mmserve.batch.formats import numbered_lines
 from mmserve.batch.row import RowFault
-from mmserve.batch.rows import numbered_lines
 from mmserve.core import BadRequest
 
 __all__ = ["ask_all", "pair_up", "read_asks"]

@@ -13,11 +13,11 @@ from mmserve.batch.asks import request_of
 from mmserve.batch.forecast.sharing import (
     Interner,
     Keys,
-    common_length,
     least_tokens,
     prompt_keys,
 )
 from mmserve.batch.forecast.survey import KeptGroup, Survey
+from mmserve.batch.job import common_length
 from mmserve.batch.looking import Renderer
 from mmserve.batch.settings import AskSettings
 from mmserve.core import PromptLook, RequestRefused

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from mmserve.batch.job import common_length
 from mmserve.core import PromptLook
 
-__all__ = ["Interner", "Keys", "common_length", "least_tokens", "prompt_keys"]
+__all__ = ["Interner", "Keys", "least_tokens", "prompt_keys"]
 
 Keys = tuple[int, ...]
 """One number a token, equal where the KV is."""
@@ -48,15 +49,3 @@ def least_tokens(prompts: Sequence[Keys]) -> int:
     ordered = sorted(prompts)
     shared = sum(common_length(a, b) for a, b in pairwise(ordered))
     return sum(len(keys) for keys in ordered) - shared
-
-
-def common_length(a: Keys, b: Keys) -> int:
-    """Tokens that two prompts have in common at their beginning. Pure. Cost: O(tokens)."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -50,6 +50,12 @@ class Columns:
         twice = sorted({name for name in given if given.count(name) > 1})
         if twice:
             raise _refused(path, f"column {shown(twice[0])} is there twice", "rename one")
+        if not {"video", "images"} & set(given):
+            raise _refused(
+                path,
+                f"no column video or images, it has {', '.join(map(shown, given[:5]))}",
+                "the first line of a CSV file names its columns, with commas between",
+            )
         unknown = [name for name in given if name not in self.known]
         if unknown and not self.is_ignoring:
             names = ", ".join(shown(name) for name in unknown[:5])
@@ -57,12 +63,6 @@ class Columns:
                 path,
                 f"nobody reads column {names}; known are {', '.join(sorted(self.known))}",
                 "--extra-fields ignore leaves other columns alone",
-            )
-        if not {"video", "images"} & set(given):
-            raise _refused(
-                path,
-                f"no column video or images, it has {', '.join(map(shown, given[:5]))}",
-                "the first line of a CSV file names its columns, with commas between",
             )
         return tuple(name for name in given if name in self.known)
 

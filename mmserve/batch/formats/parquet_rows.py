@@ -52,8 +52,9 @@ class ParquetRows:
                     for row in batch.to_pylist():
                         line += 1
                         yield RawRow(line, canonical(_fields(row)))
-        except (self._arrow.ArrowException, OSError) as error:
-            raise _damaged(self._path, f"is damaged after row {line}", error) from None
+        except (self._arrow.ArrowException, OSError, ValueError, OverflowError) as error:
+            # ValueError: a moment between two microseconds, which Python has no value for.
+            raise _damaged(self._path, f"cannot be read after row {line}", error) from None
 
 
 def _fields(row: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def _column(path: Path, name: str, message: str, hint: str) -> BadRequest:
 
 def _damaged(path: Path, state: str, error: Exception) -> BadRequest:
     return BadRequest(
-        f"{path} {state}: {str(error)[:200]}",
+        f"{path} {state}: {' '.join(str(error).split())[:200]}",
         field="rows",
         reason="damaged",
         hint="write it again; --format says that it is of another format",

@@ -7,8 +7,8 @@ least tokens. Knows nothing of who answers. Called by `batch.runner` and `batch.
                               ^ write(records)            -> lines(), in the input's order
 """
 
-from mmserve.batch.job.bound import LeastTokens, TokenTrie, told_apart
-from mmserve.batch.job.index import JobIndex, RowEntry
+from mmserve.batch.job.bound import LeastTokens, TokenTrie, common_length, told_apart
+from mmserve.batch.job.index import JobIndex, RowEntry, disk_told
 from mmserve.batch.job.kept import Kept, asked_digest, kept_record
 from mmserve.batch.job.plan import Plan, Planned
 from mmserve.batch.job.route import Route, media_of, medium_id, route_of
@@ -25,6 +25,8 @@ __all__ = [
     "RowEntry",
     "TokenTrie",
     "asked_digest",
+    "common_length",
+    "disk_told",
     "kept_record",
     "media_of",
     "medium_id",

@@ -19,7 +19,7 @@ from typing import Final
 from mmserve.batch.job.route import media_of, medium_id
 from mmserve.core import PromptReport, Request, VideoPart
 
-__all__ = ["LeastTokens", "TokenTrie", "told_apart"]
+__all__ = ["LeastTokens", "TokenTrie", "common_length", "told_apart"]
 
 _TOKEN_BYTES: Final = 8
 
@@ -44,7 +44,7 @@ class TokenTrie:
             if edge is None:
                 node.below[tokens[at]] = _Edge(tokens[at:])
                 return at
-            same = _num_same(edge.tokens, tokens[at:])
+            same = common_length(edge.tokens, tokens[at:])
             at += same
             if same < len(edge.tokens):
                 _split(edge, same)
@@ -57,8 +57,8 @@ def _split(edge: _Edge, at: int) -> None:
     edge.tokens, edge.below = edge.tokens[:at], {rest.tokens[0]: rest}
 
 
-def _num_same(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Length of the beginning that both have."""
+def common_length(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Tokens that both have in common at their beginning. Pure. Cost: O(tokens)."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

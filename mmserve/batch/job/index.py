@@ -20,9 +20,9 @@ from pathlib import Path
 
 from mmserve.batch.job.kept import Kept
 from mmserve.batch.job.route import Route
-from mmserve.core import BadRequest, Busy
+from mmserve.core import BadRequest, Busy, MmserveError
 
-__all__ = ["JobIndex", "RowEntry"]
+__all__ = ["JobIndex", "RowEntry", "disk_told"]
 
 _VERSION = 1
 _TABLES = """
@@ -55,6 +55,7 @@ class RowEntry:
 class JobIndex:
     """An open, locked index, for one thread; close it.
 
+    What its methods raise when the disk refuses or the file is damaged, `disk_told` translates.
     Raises Busy if another run has it open; BadRequest if the file is no index.
     """
 
@@ -177,8 +178,7 @@ class JobIndex:
         """Make all of it last. Changes: the file. Once."""
         if self._db.in_transaction:
             self._db.execute("DELETE FROM settings WHERE name = ?", [_FINISHED])
-            with _told(self.path):
-                self._db.execute("COMMIT")
+            self._db.execute("COMMIT")
 
     # --- the job -----------------------------------------------------------------------------
 
@@ -207,11 +207,10 @@ class JobIndex:
 
     def write(self, records: Iterable[Kept]) -> None:
         """Put records on disk, all or none. Changes: the records, the file."""
-        with _told(self.path):
-            self._db.execute("BEGIN")
-            for kept in records:
-                self._put(kept)
-            self._db.execute("COMMIT")
+        self._db.execute("BEGIN")
+        for kept in records:
+            self._put(kept)
+        self._db.execute("COMMIT")
 
     def lines(self) -> Iterator[bytes]:
         """Every record's line of output, in the order of the input."""
@@ -226,13 +225,13 @@ class JobIndex:
 
         Changes: the file, which shrinks. Idempotent.
         """
-        with _told(self.path):
-            self._db.execute("BEGIN")
-            self.put_settings({_FINISHED: True})
-            self._db.execute("UPDATE rows SET content = NULL WHERE content IS NOT NULL")
-            if is_kept_elsewhere:
-                self._db.execute("UPDATE records SET content = NULL")
-            self._db.execute("COMMIT")
+        self._db.execute("BEGIN")
+        self.put_settings({_FINISHED: True})
+        self._db.execute("UPDATE rows SET content = NULL WHERE content IS NOT NULL")
+        if is_kept_elsewhere:
+            self._db.execute("UPDATE records SET content = NULL")
+        self._db.execute("COMMIT")
+        with contextlib.suppress(sqlite3.OperationalError):  # a full disk only leaves it large
             self._db.execute("VACUUM")
 
     def query(self, statement: str, values: Iterable[object] = ()) -> sqlite3.Cursor:
@@ -242,6 +241,14 @@ class JobIndex:
     def close(self) -> None:
         """Take back what is not committed and give the lock back. Idempotent."""
         self._db.close()
+
+    def discard(self) -> None:
+        """Close an index in which nothing was committed; its file goes if this made it."""
+        if self.is_new:
+            self._db.rollback()
+            self._db.execute("PRAGMA journal_mode = DELETE")  # the log beside it goes
+            self.path.unlink(missing_ok=True)
+        self.close()
 
     def _put(self, kept: Kept) -> None:
         self._db.execute(
@@ -259,25 +266,18 @@ _KEY = "line = ? AND question_index = ? AND sample_index = ?"
 
 def _open_locked(path: Path) -> sqlite3.Connection:
     """The file, created if missing, with the only lock on it."""
-    db = sqlite3.connect(path, timeout=0, isolation_level=None)
+    with disk_told(path):
+        db = sqlite3.connect(path, timeout=0, isolation_level=None)
     try:
-        db.execute("PRAGMA locking_mode = EXCLUSIVE")
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
-        db.execute("BEGIN IMMEDIATE")
-        db.execute("COMMIT")
-    except sqlite3.OperationalError as error:
+        with disk_told(path):
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("COMMIT")
+    except (MmserveError, OSError):
         db.close()
-        if "locked" not in str(error):
-            raise OSError(errno.EIO, str(error), str(path)) from error
-        raise Busy(
-            f"another run is writing {path}",
-            retry_after_s=60,
-            hint="wait for it to end, or give another output file",
-        ) from error
-    except sqlite3.DatabaseError as error:
-        db.close()
-        raise _foreign(path, str(error)) from error
+        raise
     return db
 
 
@@ -286,14 +286,26 @@ def _foreign(path: Path, reason: str) -> BadRequest:
         f"{path} does not tell how far the run got: {reason}",
         field="output",
         reason="foreign",
-        hint="without that file --resume goes by the records in the output",
+        hint="delete it: --resume then goes by the records of a JSON-lines output",
+    )
+
+
+def _busy(path: Path) -> Busy:
+    return Busy(
+        f"another run is writing {path}",
+        retry_after_s=60,
+        hint="wait for it to end, or give another output file",
     )
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """What the disk refuses is an OSError that names the file."""
+def disk_told(path: Path) -> Iterator[None]:
+    """What SQLite cannot do with an index: an OSError, Busy or BadRequest with its name."""
     try:
         yield
-    except sqlite3.Error as error:
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise _busy(path) from error
         raise OSError(errno.EIO, str(error), str(path)) from error
+    except sqlite3.DatabaseError as error:
+        raise _foreign(path, str(error)) from error

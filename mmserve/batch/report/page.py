@@ -11,7 +11,7 @@ from pathlib import Path
 from mmserve.batch.counting import Counted, Sample
 from mmserve.batch.report.pictures import Strip
 from mmserve.batch.report.plots import course_plot, hit_rate_plot, stage_plot
-from mmserve.batch.summary import Summary
+from mmserve.batch.summary import Summary, duration_told
 from mmserve.core import BadRequest
 
 __all__ = ["Report", "check_place", "report_page", "write_report"]
@@ -119,7 +119,11 @@ def _headlines(summary: Summary) -> list[tuple[str, str, str]]:
             f"of {summary.total:,}; {summary.rows:,} rows in this run",
         ),
         (f"{summary.failed + summary.kept_failed:,}", "failed", "error records in the output"),
-        (_duration(seconds), "time", f"{summary.num_new / seconds:,.1f} questions a second"),
+        (
+            duration_told(seconds),
+            "time",
+            f"{summary.num_new / seconds:,.1f} questions a second",
+        ),
         (
             f"{summary.cached_share:.0%}",
             "of prompt tokens from cache",
@@ -149,13 +153,6 @@ def _over_least(summary: Summary) -> str:
         return ""
     share = summary.tokens_computed / summary.tokens_least
     return f"{share:.2f} times the least possible, {summary.tokens_least:,}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    hours, rest = divmod(round(seconds), 3600)
-    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
 
 
 def _plots(report: Report) -> list[tuple[str, str, str]]:

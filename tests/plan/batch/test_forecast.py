@@ -85,9 +85,10 @@ no row
     with planned(Rows(file), SETTINGS) as (plan, faults):
         found = list(plan)
         assert [fault.line for fault in faults] == [5]
-    lines = [row.line for _, row in found]
-    assert lines.index(1) == lines.index(3) + 1
-    assert abs(lines.index(2) - lines.index(4)) == 1
+    # Of equal weight are the groups, and the rows of the pictures; digests of places decide.
+    clip, pictures = (3, 1), ((2, 4), (4, 2))
+    orders = {(*clip, *p) for p in pictures} | {(*p, *clip) for p in pictures}
+    assert tuple(row.line for _, row in found) in orders
     assert len({group for group, _ in found}) == 3
 
 

@@ -213,6 +213,13 @@ def test_a_dry_run_writes_nothing(rows, output, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
+@pytest.mark.parametrize("flags", [("--json",), ("--api-key", "k")])
+def test_a_flag_without_the_one_it_belongs_to_is_wrong_use(rows, output, flags):
+    """Rather than without effect; no output is made."""
+    result = run(rows, output, *flags)
+    assert (result.exit_code, output.exists()) == (2, False)
+
+
 def test_a_dry_run_names_faulty_rows(rows, output):
     """With their lines."""
     rows.write_text('{"video": "a.mp4", "question": "a"}\n\n{"video": [red]}\n')

@@ -109,8 +109,17 @@ def test_damage_farther_on_is_told_with_its_place(tmp_path):
     content = bytearray(path.read_bytes())
     content[4:40] = bytes(36)
     path.write_bytes(content)
-    with pytest.raises(BadRequest, match=r"in\.parquet is damaged after row 0"):
+    with pytest.raises(BadRequest, match=r"in\.parquet cannot be read after row 0"):
         read(path)
+
+
+def test_a_moment_that_python_has_not_is_told(tmp_path):
+    """Nanoseconds in a column that the template reads are refused with their row."""
+    path = tmp_path / "in.parquet"
+    moments = pa.array([1_000, 1_001], pa.timestamp("ns"))
+    pq.write_table(pa.table({"video": ["a", "a"], "at": moments}), path)
+    with pytest.raises(BadRequest, match=r"cannot be read after row 0: Nanosecond"):
+        list(Rows(path, RowSettings(template="At {{ at }}?")))
 
 
 def test_a_missing_package_is_told(tmp_path, monkeypatch):
