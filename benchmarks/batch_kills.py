@@ -163,6 +163,8 @@ def killed_run(
                 len(lines - after),
             )
         )
+        told = f"{kills[-1].seconds:.1f} s, {len(found)} records"
+        print(f"kill {number + 1}, {moment.phase}: {told}", file=sys.stderr)
         lines, done = after, found
     last = start(job, target, folder / "notes last", ["--resume"])
     seconds, _ = last.finish()
