@@ -36,6 +36,7 @@ _ROOT = Path(__file__).parents[1]
 _LOOK_S = 0.002
 _PATIENCE_S = 600.0
 _JITTER_S = 0.05
+_FEW = 32
 _MAX_TOKENS = 160
 _NAME = re.compile(rb"line-(\d+)-(\d+)\n")
 
@@ -45,8 +46,9 @@ class Moment:
     """When to kill.
 
     Args:
-        phase: "start": `after` seconds after the process began, engine up or not; "work": a
-            moment after `after` records are there; "end": as soon as all are.
+        phase: "start": `after` seconds after the process began, engine up or not, or when it
+            has written a few records; "work": a moment after `after` records are there; "end":
+            as soon as all are.
         after: see there.
     """
 
@@ -124,7 +126,7 @@ def moments(
     """
     num_starts = num_kills // 5 + (num_kills % 5 > 1)
     num_works = max(0, num_kills - num_starts - 1)
-    work = sorted(chance.sample(range(1, num_rows), num_works))
+    work = sorted(chance.sample(range(1, num_rows - num_rows // 50), num_works))
     found = [Moment("work", goal) for goal in work]
     for _ in range(num_starts):
         place = chance.randint(0, len(found))
@@ -161,6 +163,8 @@ def killed_run(
                 len(lines - after),
             )
         )
+        told = f"{kills[-1].seconds:.1f} s, {len(found)} records"
+        print(f"kill {number + 1}, {moment.phase}: {told}", file=sys.stderr)
         lines, done = after, found
     last = start(job, target, folder / "notes last", ["--resume"])
     seconds, _ = last.finish()
@@ -184,15 +188,15 @@ def _await(
     run: Run, target: Path, moment: Moment, num_rows: int, chance: random.Random
 ) -> None:
     """Until it is time to kill, or the process has ended."""
-    if moment.phase == "start":
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            run.process.wait(moment.after)
-        return
     counted = LineCount(target)
-    deadline_s = time.monotonic() + _PATIENCE_S
-    while run.process.poll() is None and counted.now() < min(moment.after, num_rows):
-        if time.monotonic() > deadline_s:
-            raise SystemExit(f"no {moment.after} records after {_PATIENCE_S:g} s")
+    is_start = moment.phase == "start"
+    goal = counted.now() + _FEW if is_start else min(moment.after, num_rows)
+    limit_s = run.began_s + (moment.after if is_start else _PATIENCE_S)
+    while run.process.poll() is None and counted.now() < goal:
+        if time.monotonic() > limit_s:
+            if is_start:
+                break
+            raise SystemExit(f"no {goal} records after {_PATIENCE_S:g} s")
         time.sleep(_LOOK_S)
     if moment.phase == "work":
         time.sleep(chance.uniform(0, _JITTER_S))
