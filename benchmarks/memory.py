@@ -6,8 +6,8 @@ turned off meanwhile, since a page of 2 MiB is counted whole once one of its tok
 
 Growth: a model with pictures answers a mixed load without end, with caches so small that all of
 them evict all the time. Memory of the process and its children, threads, open files and
-Python's memory blocks are sampled. The first third warms caches and allocators and is not judged; the
-median of all slopes between two samples says what the rest grew by.
+Python's memory blocks are sampled. The first third warms caches and allocators and is not
+judged; the median of all slopes between two samples says what the rest grew by.
 
 Each part has a process of its own, so that neither hides in memory that the other has freed.
 """
