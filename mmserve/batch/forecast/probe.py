@@ -26,6 +26,7 @@ __all__ = ["Probe", "probe"]
 
 _MAX_TOGETHER = 16
 _MAX_GROUPS = 4
+_MAX_TRIES = 16
 Asked = tuple[Row, int]
 
 
@@ -34,7 +35,7 @@ class Probe:
     """What was timed.
 
     Args:
-        questions: asked, with the first.
+        questions: answered, with the first.
         first_s: a group's first question.
         further_s: each further one; None if no group has one.
         prefill_rate: prompt tokens computed a second; None if unknown.
@@ -60,21 +61,23 @@ def probe(
     concurrency: int,
     clock: Callable[[], float] = time.monotonic,
 ) -> Probe | None:
-    """Ask a few questions; None if a first was not answered. Cost: 22 answers at most."""
+    """Ask a few questions; None if no first was answered. Cost: 22 answers at most."""
     asking = _Asking(asker, settings, clock)
     groups = [group.asked for group in kept if group.asked]
-    if not groups:
+    left = iter([*groups[len(groups) // 2 :], *groups[: len(groups) // 2]][:_MAX_TRIES])
+    firsts: list[tuple[Sequence[Asked], _Timed]] = []
+    while len(firsts) < 2 and (group := next(left, None)):
+        timed = asking.ask(group[:1])
+        if timed.answers:  # a clip that is not there tells no time
+            firsts.append((group, timed))
+    if not firsts:
         return None
-    groups = [*groups[len(groups) // 2 :], *groups[: len(groups) // 2]][: 2 + _MAX_GROUPS]
-    warm = asking.ask(groups[0][:1])
-    timed = groups[1:] or [groups[0]]
-    alone = asking.ask(timed[0][:1]) if len(groups) > 1 else warm
-    if not alone.answers:
-        return None
-    others = asking.ask([group[0] for group in timed[1 : 1 + min(_MAX_GROUPS, concurrency)]])
-    further = asking.ask(_further(timed, min(_MAX_TOGETHER, concurrency)))
+    first, alone = firsts[-1]
+    rest = list(left)[: min(_MAX_GROUPS, concurrency)]
+    others = asking.ask([group[0] for group in rest])
+    further = asking.ask(_further([first, *rest], min(_MAX_TOGETHER, concurrency)))
     return Probe(
-        questions=asking.num_asked,
+        questions=asking.num_answered,
         first_s=others.each_s or alone.each_s or 0.0,
         further_s=further.each_s,
         prefill_rate=_prefill_rate(alone.answers[0]),
@@ -96,13 +99,13 @@ class _Timed:
 
 
 class _Asking:
-    """Asks and times. Mutable: how many questions were asked."""
+    """Asks and times. Mutable: how many questions were answered."""
 
     def __init__(self, asker: Asker, settings: AskSettings, clock: Callable[[], float]) -> None:
         self._asker = asker
         self._settings = settings
         self._clock = clock
-        self.num_asked = 0
+        self.num_answered = 0
 
     def ask(self, asked: Sequence[Asked]) -> _Timed:
         """Ask these together and wait; what is refused counts for nothing."""
@@ -110,7 +113,6 @@ class _Asking:
         tickets = [
             self._asker.submit(request_of(row, index, self._settings)) for row, index in asked
         ]
-        self.num_asked += len(tickets)
         try:
             for ticket in tickets:
                 with contextlib.suppress(MmserveError):
@@ -118,6 +120,7 @@ class _Asking:
         finally:
             for ticket in tickets:
                 ticket.cancel()
+        self.num_answered += len(answers)
         return _Timed(answers, self._clock() - began_s)
 
 

@@ -7,7 +7,7 @@ second goes and k doubles, so memory does not grow and no second pass is needed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mmserve.batch.row import Row, RowFault
 
@@ -29,6 +29,8 @@ class KeptGroup:
         """Take in a row. Changes: the group."""
         self.num_questions += len(row.questions)
         room = _MAX_QUESTIONS - len(self.asked)
+        # What was answered before a turn is not known, so turns are asked by themselves.
+        row = replace(row, is_conversation=False)
         self.asked += [(row, index) for index in range(len(row.questions))][: max(0, room)]
 
 

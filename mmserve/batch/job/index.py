@@ -33,7 +33,7 @@ CREATE TABLE rows(
 CREATE TABLE records(
     line INTEGER, question_index INTEGER, sample_index INTEGER,
     asked BLOB NOT NULL, is_error INTEGER NOT NULL, content BLOB,
-    PRIMARY KEY(line, question_index, sample_index)) WITHOUT ROWID;
+    PRIMARY KEY(line, question_index, sample_index));
 CREATE TABLE settings(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 _NAMES = ("rows", "records", "settings")

@@ -19,6 +19,7 @@ from mmserve.batch.forecast import (
     prompt_keys,
 )
 from mmserve.batch.forecast.sharing import Interner
+from mmserve.batch.job import media_of
 from mmserve.core import BackendFailed, MediaRefused, PromptLook, SpanLook
 from mmserve.testing import FakeClient
 
@@ -154,6 +155,20 @@ def test_few_questions_are_asked() -> None:
     assert timed is not None
     assert timed.questions == len(client.tickets) <= 22
     assert all(ticket.is_cancelled for ticket in client.tickets)
+
+
+def test_clips_that_are_gone_tell_no_time() -> None:
+    """Questions about them are refused at once; the time is that of the others."""
+
+    def rule(request):
+        (clip,) = media_of(request)
+        is_gone = clip.source.path in {f"clip {n}.mp4" for n in (5, 6, 8, 9)}
+        return MediaRefused("gone", reason="unreadable") if is_gone else "fine"
+
+    timed = probe(ScriptedClient(rule), surveyed(rows(10)).kept, SETTINGS, 32)
+    assert timed is not None
+    assert timed.further_s is not None
+    assert probe(ScriptedClient(rule), surveyed(rows(10)[5:7]).kept, SETTINGS, 32) is None
 
 
 @pytest.mark.parametrize("found", [rows(1, 1), rows(1, 5), rows(2, 1), []])

@@ -220,6 +220,14 @@ def test_a_flag_without_the_one_it_belongs_to_is_wrong_use(rows, output, flags):
     assert (result.exit_code, output.exists()) == (2, False)
 
 
+def test_a_dry_run_asks_turns_by_themselves(rows, output):
+    """The answers before a turn are not known, which the forecast says."""
+    rows.write_text('{"video": "a.mp4", "turns": ["a", "b", "c"]}\n')
+    result = run(rows, output, "--dry-run", client=ScriptedClient())
+    assert (result.exit_code, result.exception) == (0, None)
+    assert "Of 1 conversations, the turns before a question are not counted" in result.stdout
+
+
 def test_a_dry_run_names_faulty_rows(rows, output):
     """With their lines."""
     rows.write_text('{"video": "a.mp4", "question": "a"}\n\n{"video": [red]}\n')
