@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mmserve.batch import AskSettings, Row, RowFault, Tally
+from mmserve.batch import AskSettings, Row, RowFault, Tally, progress_path
 from mmserve.batch.looking import Renderer
 from mmserve.batch.report import (
     Report,
@@ -154,4 +154,4 @@ def _shown(value: object) -> str:
 def check_report(place: Path | None, rows: Path, output: Path) -> None:
     """Raises BadRequest before the run if its report could not be written."""
     if place is not None:
-        check_place(place, (rows, output))
+        check_place(place, (rows, output, progress_path(output)))

@@ -50,6 +50,7 @@ class Cluster:
     def __init__(
         self, open_asker: OpenAsker, batch: BatchSettings, settings: RaySettings
     ) -> None:
+        _ray()  # before a run begins, not in the middle of it
         self._open_asker = open_asker
         self._batch = batch
         self._settings = settings

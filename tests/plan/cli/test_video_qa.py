@@ -203,6 +203,12 @@ def test_a_report_without_a_place_is_wrong_use(rows, output, tmp_path):
     assert (result.exit_code, output.exists()) == (2, False)
 
 
+def test_a_report_in_the_place_of_the_progress_is_wrong_use(rows, output):
+    """It would put an end to --resume."""
+    result = run(rows, output, "--report", f"{output}.progress")
+    assert (result.exit_code, output.exists()) == (2, False)
+
+
 def test_a_dry_run_writes_nothing(rows, output, tmp_path):
     """The plan is on stdout, no output is made, and --json is one object."""
     result = run(rows, output, "--dry-run", client=ScriptedClient())
