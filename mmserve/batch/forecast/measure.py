@@ -17,10 +17,10 @@ from mmserve.batch.forecast.sharing import (
     prompt_keys,
 )
 from mmserve.batch.forecast.survey import KeptGroup, Survey
-from mmserve.batch.job import common_length
 from mmserve.batch.looking import Renderer
 from mmserve.batch.settings import AskSettings
 from mmserve.core import PromptLook, RequestRefused
+from mmserve.core.beginnings import common_length
 
 __all__ = ["Measured", "measure"]
 

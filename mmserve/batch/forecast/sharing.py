@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from mmserve.batch.job import common_length
 from mmserve.core import PromptLook
+from mmserve.core.beginnings import common_length
 
 __all__ = ["Interner", "Keys", "least_tokens", "prompt_keys"]
 

@@ -7,7 +7,7 @@ least tokens. Knows nothing of who answers. Called by `batch.runner` and `batch.
                               ^ write(records)            -> lines(), in the input's order
 """
 
-from mmserve.batch.job.bound import LeastTokens, TokenTrie, common_length, told_apart
+from mmserve.batch.job.bound import LeastTokens, TokenTrie, told_apart
 from mmserve.batch.job.index import JobIndex, RowEntry, disk_told
 from mmserve.batch.job.kept import Kept, asked_digest, kept_record
 from mmserve.batch.job.plan import Plan, Planned
@@ -25,7 +25,6 @@ __all__ = [
     "RowEntry",
     "TokenTrie",
     "asked_digest",
-    "common_length",
     "disk_told",
     "kept_record",
     "media_of",

@@ -18,8 +18,9 @@ from typing import Final
 
 from mmserve.batch.job.route import media_of, medium_id
 from mmserve.core import PromptReport, Request, VideoPart
+from mmserve.core.beginnings import common_length
 
-__all__ = ["LeastTokens", "TokenTrie", "common_length", "told_apart"]
+__all__ = ["LeastTokens", "TokenTrie", "told_apart"]
 
 _TOKEN_BYTES: Final = 8
 
@@ -55,18 +56,6 @@ class TokenTrie:
 def _split(edge: _Edge, at: int) -> None:
     rest = _Edge(edge.tokens[at:], edge.below)
     edge.tokens, edge.below = edge.tokens[:at], {rest.tokens[0]: rest}
-
-
-def common_length(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Tokens that both have in common at their beginning. Pure. Cost: O(tokens)."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 class LeastTokens:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from mmserve.core import PromptReport
+from mmserve.core.beginnings import common_length
 from mmserve.server.drafts import Draft
 
 __all__ = ["num_tree_tokens", "usage_of"]
@@ -46,22 +47,10 @@ def num_tree_tokens(reports: Sequence[PromptReport]) -> int:
     Cost: prompts are compared as wholes, options token by token.
     """
     prompts = sorted({report.token_ids for report in reports})
-    num_tokens = sum(map(len, prompts)) - sum(_num_common(a, b) for a, b in pairwise(prompts))
+    num_tokens = sum(map(len, prompts)) - sum(common_length(a, b) for a, b in pairwise(prompts))
     behind: dict[_Ids, set[_Ids]] = {}
     for report in reports:
         places = behind.setdefault(report.token_ids, set())
         for ids in report.options:
             places.update(ids[:end] for end in range(1, len(ids) + 1))
     return num_tokens + sum(map(len, behind.values()))
-
-
-def _num_common(first: _Ids, second: _Ids) -> int:
-    """Tokens at the start that both have, by halving."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
